@@ -1,0 +1,91 @@
+"""Decoding a request body into its type, with an error that names the field and says what to change."""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from protocol.errors import ProtocolError
+from protocol.messages import AssistantMessage, content_text
+from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
+
+MAX_STOP_STRINGS = 16
+T = TypeVar("T")
+
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]+)`")
+
+
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode `body`; raises ProtocolError naming the field for malformed JSON, wrong types and unknown fields."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the body is not valid JSON in UTF-8: {error}", code="invalid_json") from error
+
+
+def check_request(request: GenerationRequest) -> None:
+    """Raise ProtocolError on what types cannot say: contradictions, emptiness, features that are not served."""
+    if isinstance(request, ChatCompletionRequest):
+        _check_chat(request)
+    else:
+        _check_completion(request)
+    if isinstance(request.stop, list) and len(request.stop) > MAX_STOP_STRINGS:
+        raise ProtocolError(f"at most {MAX_STOP_STRINGS} stop strings, got {len(request.stop)}", param="stop")
+    if request.stream_options is not None and not request.stream:
+        raise ProtocolError("stream_options is only allowed with stream=true", param="stream_options")
+    if request.n not in (None, 1):
+        raise ProtocolError("n > 1 is not supported yet; send the request n times", param="n", code="unsupported")
+
+
+def output_limit(request: GenerationRequest) -> int | None:
+    """The client's own bound on completion tokens, or None."""
+    newer = request.max_completion_tokens if isinstance(request, ChatCompletionRequest) else None
+    return newer if newer is not None else request.max_tokens
+
+
+def _check_chat(request: ChatCompletionRequest) -> None:
+    for i, message in enumerate(request.messages):
+        has_calls = isinstance(message, AssistantMessage) and bool(message.tool_calls)
+        if not has_calls and not content_text(message.content):
+            raise ProtocolError("a message must have content", param=f"messages[{i}].content")
+    if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
+        raise ProtocolError("max_tokens and max_completion_tokens differ; send one of them", param="max_tokens")
+    if request.logprobs or request.top_logprobs:
+        raise ProtocolError("logprobs are not supported yet", param="logprobs", code="unsupported")
+    if request.response_format is not None and request.response_format.type != "text":
+        raise ProtocolError(
+            "response_format other than text is not supported yet", param="response_format", code="unsupported"
+        )
+    if request.tool_choice not in (None, "auto", "none"):
+        raise ProtocolError(
+            "tool_choice must be auto or none; forcing a call is not supported yet",
+            param="tool_choice",
+            code="unsupported",
+        )
+
+
+def _check_completion(request: CompletionRequest) -> None:
+    if not request.prompt:
+        raise ProtocolError("prompt must not be empty", param="prompt")
+    if isinstance(request.prompt, list) and not isinstance(request.prompt[0], int):
+        raise ProtocolError(
+            "one prompt a request: a string or one list of token ids", param="prompt", code="unsupported"
+        )
+    if request.best_of not in (None, 1):
+        raise ProtocolError("best_of > 1 is not supported", param="best_of", code="unsupported")
+    for name in ("echo", "logprobs", "suffix"):
+        if getattr(request, name):
+            raise ProtocolError(f"{name} is not supported yet", param=name, code="unsupported")
+
+
+def _field_error(message: str) -> ProtocolError:
+    path_match = _PATH.search(message)
+    path = path_match["path"] if path_match else ""
+    text = _PATH.sub("", message)
+    name = _MISSING.search(text) or _UNKNOWN.search(text)
+    param = ".".join(part for part in (path, name["name"] if name else "") if part)
+    return ProtocolError(f"{param or 'body'}: {text[0].lower()}{text[1:]}", param=param or None)

@@ -1,0 +1,10 @@
+"""Request ids: UUIDv7 (RFC 9562, section 5.7), so that they sort by the time they were made."""
+
+import secrets
+from uuid import UUID
+
+
+def make_uuid7(now_ms: int) -> UUID:
+    """A UUIDv7 for `now_ms`, milliseconds since the Unix epoch; 74 random bits."""
+    rand_a, rand_b = secrets.randbits(12), secrets.randbits(62)
+    return UUID(int=(now_ms & (2**48 - 1)) << 80 | 0x7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b)
