@@ -43,9 +43,7 @@ def _stream_until_broken(platform: Platform, finished: list[str]) -> None:
     with httpx.Client(timeout=30) as client:
         try:
             while True:
-                with client.stream(
-                    "POST", f"{platform.base_url}/chat/completions", json=body, headers=headers
-                ) as reply:
+                with client.stream("POST", url, json=body, headers=headers) as reply:
                     assert reply.status_code == 200, reply.read()
                     if "data: [DONE]" in list(reply.iter_lines()):
                         finished.append(reply.headers["x-request-id"])
