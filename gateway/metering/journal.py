@@ -1,0 +1,129 @@
+"""One outbox's SQLite file: requests under way, and closed events that wait to be shipped.
+
+The owner writes `under_way` and adds to `closed`; the consumer reads and deletes from `closed`, in another process.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from protocol.usage import UsageEvent
+
+_FILE = "events.sqlite"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS under_way (
+    request_id TEXT PRIMARY KEY, event BLOB NOT NULL, completion_tokens INTEGER, cost_nanousd INTEGER
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS closed (seq INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rejected (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
+"""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(UsageEvent).decode
+
+
+class Progress(NamedTuple):
+    completion_tokens: int
+    cost_nanousd: int
+
+
+class ClosedEvent(NamedTuple):
+    seq: int
+    """Grows with every close, never used twice in a file."""
+    event: UsageEvent
+
+
+class Journal:
+    """Methods raise sqlite3.Error when the disk fails. One thread at a time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, folder: Path, *, must_exist: bool = False) -> "Journal":
+        uri = f"{(folder / _FILE).absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(_SCHEMA)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def write(self, opened: Iterable[UsageEvent], progress: Mapping[str, Progress], closed: list[UsageEvent]) -> None:
+        """All in one transaction; synced to the disk exactly when `closed` is not empty."""
+        # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
+        self._connection.execute(f"PRAGMA synchronous = {'FULL' if closed else 'NORMAL'}")
+        with _transaction(self._connection) as run:
+            run.executemany(
+                "INSERT OR REPLACE INTO under_way (request_id, event) VALUES (?, ?)",
+                ((event.request_id, _encode(event)) for event in opened),
+            )
+            run.executemany(
+                "UPDATE under_way SET completion_tokens = ?, cost_nanousd = ? WHERE request_id = ?",
+                ((seen.completion_tokens, seen.cost_nanousd, request_id) for request_id, seen in progress.items()),
+            )
+            run.executemany("INSERT INTO closed (event) VALUES (?)", ((_encode(event),) for event in closed))
+            run.executemany("DELETE FROM under_way WHERE request_id = ?", ((event.request_id,) for event in closed))
+
+    def close_lost(self) -> int:
+        """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
+        rows = self._connection.execute("SELECT event, completion_tokens, cost_nanousd FROM under_way").fetchall()
+        if rows:
+            self.write([], {}, [_lost(*row) for row in rows])
+        return len(rows)
+
+    def read_closed(self, limit: int) -> list[ClosedEvent]:
+        rows = self._connection.execute("SELECT seq, event FROM closed ORDER BY seq LIMIT ?", (limit,))
+        return [ClosedEvent(seq, _decode(event)) for seq, event in rows]
+
+    def count_closed(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM closed").fetchone()[0])
+
+    def delete_closed(self, seqs: Iterable[int]) -> None:
+        """Not synced: a deletion that a power cut undoes is shipped again and deduplicated."""
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        with _transaction(self._connection) as run:
+            run.executemany("DELETE FROM closed WHERE seq = ?", ((seq,) for seq in seqs))
+
+    def reject(self, seq: int, reason: str) -> None:
+        """Set an event aside that ClickHouse refuses for what it says; it stays in the file for the operator."""
+        with _transaction(self._connection) as run:
+            run.execute("INSERT INTO rejected SELECT seq, event, ? FROM closed WHERE seq = ?", (reason, seq))
+            run.execute("DELETE FROM closed WHERE seq = ?", (seq,))
+
+    def is_empty(self) -> bool:
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM under_way UNION ALL SELECT 1 FROM closed UNION ALL SELECT 1 FROM rejected)"
+        )
+        return not self._connection.execute(query).fetchone()[0]
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None) -> UsageEvent:
+    opened = _decode(event)
+    return msgspec.structs.replace(
+        opened,
+        status="lost",
+        completion_tokens=opened.completion_tokens if completion_tokens is None else completion_tokens,
+        cost_nanousd=opened.cost_nanousd if cost_nanousd is None else cost_nanousd,
+    )

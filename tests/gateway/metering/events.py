@@ -1,0 +1,34 @@
+"""Usage events for tests."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from protocol.usage import UsageEvent
+
+_EVENT = UsageEvent(
+    request_id="r1",
+    tenant_id="acme",
+    key_id="key-1",
+    user_id="user-1",
+    model_version="tiergate-demo-small@1",
+    pool="small",
+    requested_model="auto",
+    route_reason="simple",
+    complexity=0.25,
+    prompt_tokens=12,
+    completion_tokens=30,
+    ttft_ms=41.5,
+    total_latency_ms=180.25,
+    finish_reason="stop",
+    status="ok",
+    tier="enterprise",
+    price_version="1",
+    cost_nanousd=4200,
+    timestamp=datetime(2026, 3, 4, 5, 6, 7, 891234, tzinfo=UTC),
+)
+
+
+def make_event(request_id: str, **changes: Any) -> UsageEvent:
+    return msgspec.structs.replace(_EVENT, request_id=request_id, **changes)

@@ -1,0 +1,151 @@
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.metering.folders import list_folders, take_orphan
+from gateway.metering.journal import Journal
+from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
+from protocol.usage import UsageEvent
+from tests.gateway.metering.events import make_event
+
+DEADLINE_S = 20
+
+
+def closed_events(data_dir: Path) -> list[UsageEvent]:
+    found = []
+    for folder in list_folders(data_dir):
+        journal = Journal.open(folder, must_exist=True)
+        found += [closed.event for closed in journal.read_closed(100_000)]
+        journal.close()
+    return found
+
+
+async def test_an_awaited_close_is_on_the_disk(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        outbox.open(make_event("r1", completion_tokens=0))
+        await outbox.close(make_event("r1"))
+        assert closed_events(tmp_path) == [make_event("r1")]
+        assert outbox.num_under_way == 0
+
+
+async def test_closes_that_wait_together_share_commits(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        await asyncio.gather(*(outbox.close(make_event(f"r{i}")) for i in range(500)))
+        assert outbox.num_closed == 500
+        assert outbox.num_commits <= 5
+
+
+async def test_a_close_whose_waiter_was_cancelled_is_written_all_the_same(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        outbox.close(make_event("r1")).cancel()
+        await outbox.close(make_event("r2"))
+    assert [event.request_id for event in closed_events(tmp_path)] == ["r1", "r2"]
+
+
+async def test_a_clean_stop_with_nothing_left_removes_the_folder(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one"):
+        assert [path.name for path in list_folders(tmp_path)] == ["one"]
+    assert list_folders(tmp_path) == []
+
+
+async def test_a_clean_stop_keeps_what_was_not_shipped(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        outbox.close(make_event("r1"))
+    assert closed_events(tmp_path) == [make_event("r1")]
+
+
+async def test_open_is_refused_beyond_the_bound_and_close_makes_room(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one", max_under_way=1) as outbox:
+        outbox.open(make_event("r1"))
+        with pytest.raises(OutboxFull):
+            outbox.open(make_event("r2"))
+        await outbox.close(make_event("r1"))
+        outbox.open(make_event("r2"))
+
+
+async def test_the_folder_of_a_living_gateway_is_not_adopted(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        outbox.open(make_event("r1"))
+        assert adopt_orphans(tmp_path) == 0
+        assert take_orphan(tmp_path / "outbox" / "one") is None
+
+
+async def test_a_failing_disk_fails_the_close_and_the_event_is_written_when_it_recovers(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        await outbox.close(make_event("r1"))
+        with sqlite3.connect(tmp_path / "outbox" / "one" / "events.sqlite") as other:
+            other.execute("ALTER TABLE closed RENAME TO away")
+        with pytest.raises(OutboxFailed):
+            await asyncio.wait_for(outbox.close(make_event("r2")), DEADLINE_S)
+        assert outbox.failure is not None
+        with sqlite3.connect(tmp_path / "outbox" / "one" / "events.sqlite") as other:
+            other.execute("ALTER TABLE away RENAME TO closed")
+        other.close()
+        await _until_recovered(outbox)
+        assert outbox.failure is None
+    assert [event.request_id for event in closed_events(tmp_path)][:2] == ["r1", "r2"]
+
+
+CRASHING_GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+from gateway.metering.outbox import Outbox
+from tests.gateway.metering.events import make_event
+
+async def main():
+    async with Outbox(Path(sys.argv[1]), "crashed") as outbox:
+        outbox.open(make_event("under-way", completion_tokens=0, cost_nanousd=100))
+        outbox.open(make_event("streaming", completion_tokens=0, cost_nanousd=100))
+        outbox.progress("streaming", 7, 800)
+        async with asyncio.TaskGroup() as group:
+            for lane in range(8):
+                group.create_task(close_for_ever(outbox, lane))
+
+async def close_for_ever(outbox, lane):
+    i = 0
+    while True:
+        request_id = f"{lane}-{i}"
+        outbox.open(make_event(request_id, completion_tokens=0))
+        await outbox.close(make_event(request_id))
+        print(request_id, flush=True)
+        i += 1
+
+asyncio.run(main())
+"""
+
+
+def test_kill_9_keeps_every_acknowledged_close_and_turns_the_rest_into_lost(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CRASHING_GATEWAY, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        acknowledged = [process.stdout.readline().strip() for _ in range(200)]
+        process.send_signal(signal.SIGKILL)
+        acknowledged += [line.strip() for line in process.stdout if line.endswith("\n")]
+
+    num_lost = adopt_orphans(tmp_path)
+
+    by_id = {event.request_id: event for event in closed_events(tmp_path)}
+    assert len(closed_events(tmp_path)) == len(by_id), "an event stands there twice"
+    assert all(by_id[request_id].status == "ok" for request_id in acknowledged)
+    assert num_lost == sum(event.status == "lost" for event in by_id.values()) >= 2
+    assert by_id["under-way"] == make_event("under-way", status="lost", completion_tokens=0, cost_nanousd=100)
+    assert by_id["streaming"] == msgspec.structs.replace(
+        by_id["under-way"], request_id="streaming", completion_tokens=7, cost_nanousd=800
+    )
+    assert adopt_orphans(tmp_path) == 0, "adopting again finds nothing new"
+
+
+async def _until_recovered(outbox: Outbox) -> None:
+    """A close behind the refused one is durable only after it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await outbox.close(make_event("r3"))
+            except OutboxFailed:
+                continue
