@@ -1,0 +1,1 @@
+"""Alembic revisions, run by `migrate`; `clickhouse/` holds the DDL of ClickHouse."""

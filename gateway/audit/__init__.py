@@ -1,0 +1,1 @@
+"""Who changed what: a row for every change through the admin plane, in the same transaction."""

@@ -1,0 +1,1 @@
+"""Money: the price book."""

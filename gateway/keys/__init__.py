@@ -1,0 +1,1 @@
+"""API keys: made, hashed, looked up by prefix, cached, revoked."""

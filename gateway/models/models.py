@@ -1,0 +1,19 @@
+from datetime import datetime
+
+from sqlalchemy import String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from gateway.database import Base
+
+
+class Model(Base):
+    """`id` is what clients see; `pool` is served by whoever registers for it or is configured as its member."""
+
+    __tablename__ = "models"
+    __table_args__ = (UniqueConstraint("pool"),)
+
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    pool: Mapped[str] = mapped_column(String(64))
+    context_window: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime]

@@ -1,0 +1,122 @@
+"""The gateway's settings: `TIERGATE_*` over `tiergate.toml` over defaults, read once into one frozen object."""
+
+from pathlib import Path
+from tomllib import TOMLDecodeError
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+ENV_PREFIX = "TIERGATE_"
+DEFAULT_CONFIG = Path("tiergate.toml")
+
+
+class ConfigError(Exception):
+    """Bad configuration; the message is one line that names the field. The process ends with code 2."""
+
+
+def _without_slash(url: Any) -> Any:
+    return url.rstrip("/") if isinstance(url, str) else url
+
+
+HttpUrl = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^https?://[^\s]+$")]
+
+
+class MemberConfig(BaseModel):
+    """One fixed member of a pool, beside those that register themselves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: HttpUrl
+    engine: Literal["tiergate", "openai"] = "tiergate"
+    model: str | None = None
+    """The model's name at the member; the pool's model id when absent."""
+    api_key_env: str | None = None
+    """The environment variable that holds the member's key."""
+
+
+class PoolConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(min_length=1, max_length=200)
+    context_window: int = Field(ge=1)
+    kind: Literal["chat", "embedding"] = "chat"
+    members: tuple[MemberConfig, ...] = ()
+    tokenizer: Path | None = None
+    """A folder with tokenizer and template, for counting where no member serves them."""
+
+
+class GatewaySettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    data_dir: Path = Path(".tiergate")
+    database_url: str = Field(default="", pattern=r"^$|^(postgresql|sqlite)(\+\w+)?://")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
+    clickhouse_url: HttpUrl | None = None
+    kafka_bootstrap_servers: str | None = None
+    artifacts_url: str | None = None
+    key_pepper: SecretStr = Field(min_length=16)
+    bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
+    worker_key: SecretStr | None = Field(default=None, min_length=8)
+    max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
+    redis_deadline_ms: int = Field(default=250, ge=1, le=10_000)
+    connect_timeout_s: float = Field(default=2.0, gt=0)
+    idle_timeout_s: float = Field(default=120.0, gt=0)
+    """How long a worker may stay silent within a request."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    drain_s: int = Field(default=30, ge=0)
+    """How long streams may go on after SIGTERM."""
+    pools: dict[str, PoolConfig] = {}
+
+    @property
+    def sql_url(self) -> str:
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'tiergate.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load_settings(config: Path | None = None, **overrides: Any) -> GatewaySettings:
+    """Read the environment and `config` (default: `tiergate.toml`, if there). Raises ConfigError naming the field."""
+    if config is not None and not config.is_file():
+        raise ConfigError(f"--config: there is no file {config}")
+    path = config or DEFAULT_CONFIG
+    try:
+        return _bound_to(path)(**overrides)
+    except ValidationError as error:
+        raise ConfigError(_first_line(error, path)) from error
+    except (TOMLDecodeError, SettingsError) as error:
+        # The one is a malformed file, the other a variable that should hold JSON and does not.
+        name = str(path) if isinstance(error, TOMLDecodeError) else "TIERGATE_POOLS"
+        raise ConfigError(f"{name}: {str(error).splitlines()[0]}") from error
+
+
+def _bound_to(path: Path) -> type[GatewaySettings]:
+    """The settings class that reads `path`: pydantic-settings takes the file from the class."""
+    config = SettingsConfigDict(**{**GatewaySettings.model_config, "toml_file": path})
+    return type("GatewaySettings", (GatewaySettings,), {"model_config": config, "__module__": __name__})
+
+
+def _first_line(error: ValidationError, path: Path) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    parts = [str(part) for part in first["loc"]] or ["settings"]
+    if first["type"] == "extra_forbidden":
+        return f"{'.'.join(parts)}: {path} may not contain this setting"
+    name = ".".join(parts) if len(parts) > 1 else f"{ENV_PREFIX}{parts[0].upper()}"
+    return f"{name}: {first['msg']}"

@@ -1,0 +1,1 @@
+"""Tiers: what a tenant may use, and how its requests are routed."""
