@@ -1,0 +1,79 @@
+"""`tiergate clickhouse` in a process of its own, for tests."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+START_DEADLINE_S = 60
+_PROGRAM = """
+import sys
+from pathlib import Path
+from tiergate.embedded.clickhouse import run
+sys.exit(run(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+@dataclass(frozen=True)
+class ClickHouseProcess:
+    process: "subprocess.Popen[bytes]"
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def spawn_clickhouse(data_dir: Path, port: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", _PROGRAM, str(data_dir), str(port)], stderr=subprocess.PIPE)
+
+
+def start_clickhouse(data_dir: Path, port: int | None = None) -> ClickHouseProcess:
+    """Start it and wait until it answers."""
+    chosen = port or free_port()
+    process = spawn_clickhouse(data_dir, chosen)
+    running = ClickHouseProcess(process, chosen)
+    deadline = time.monotonic() + START_DEADLINE_S
+    while not _answers(running):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            _, log = process.communicate()
+            raise RuntimeError(f"clickhouse did not start: {log.decode()}")
+        time.sleep(0.02)
+    return running
+
+
+@contextmanager
+def running_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess]:
+    running = start_clickhouse(data_dir)
+    try:
+        yield running
+    finally:
+        running.kill()
+        assert running.process.stderr is not None
+        running.process.stderr.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(running: ClickHouseProcess) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"{running.url}/ping", timeout=2) as reply:
+        return bool(reply.read() == b"Ok.\n")
+    return False
