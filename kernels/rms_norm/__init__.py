@@ -1,0 +1,15 @@
+"""Root-mean-square normalisation over the last dimension."""
+
+from torch import Tensor
+
+from kernels.rms_norm import reference
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight, computed in fp32, in a new tensor of x's dtype.
+
+    x [..., size], any strides; weight [size], same dtype. Raises ValueError on a shape mismatch.
+    """
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"rms_norm: weight {tuple(weight.shape)} does not fit x {tuple(x.shape)}")
+    return reference.rms_norm(x, weight, eps=eps)
