@@ -1,0 +1,106 @@
+"""What a Llama-family layer is made of: plain tensors, fused where projections share their input."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.kv_store import store_kv
+from kernels.lora import LoraSegments, add_lora
+from kernels.paged_attention import AttentionPlan, paged_attention
+from kernels.rms_norm import rms_norm
+from kernels.rope import rope
+
+
+@dataclass(frozen=True, slots=True)
+class LoraStack:
+    """All resident adapters of one fused projection, as `kernels.lora` wants them."""
+
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One step's batch. slots: where the new tokens' keys and values go; cos, sin: the rope tables' rows.
+
+    lora: one {projection: stack} a layer, with the tokens' segments; None when no token uses an adapter.
+    """
+
+    token_ids: Tensor
+    slots: Tensor
+    cos: Tensor
+    sin: Tensor
+    attention: AttentionPlan
+    segments: LoraSegments | None
+    output_rows: Tensor
+
+
+LoraLayer = dict[str, LoraStack]
+
+
+@dataclass(slots=True)
+class Linear:
+    """y = x weight^T + bias, plus each token's adapter; weight [out, in]."""
+
+    name: str
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
+        y = torch.nn.functional.linear(x, self.weight, self.bias)
+        if inputs.segments is not None and self.name in lora:
+            stack = lora[self.name]
+            add_lora(y, x, stack.a, stack.b, inputs.segments)
+        return y
+
+
+@dataclass(slots=True)
+class Attention:
+    """qkv holds the rows of q, k, v in this order. Norms of q and k heads only for Qwen3."""
+
+    qkv: Linear
+    o: Linear
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    eps: float
+
+    def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
+        heads = self.qkv(x, inputs, lora).view(len(x), -1, self.head_dim)
+        num_rotated = self.num_heads + self.num_kv_heads
+        if self.q_norm is not None and self.k_norm is not None:
+            heads[:, : self.num_heads] = rms_norm(heads[:, : self.num_heads], self.q_norm, eps=self.eps)
+            keys = heads[:, self.num_heads : num_rotated]
+            keys.copy_(rms_norm(keys, self.k_norm, eps=self.eps))
+        rope(heads[:, :num_rotated], inputs.cos, inputs.sin)
+        store_kv(heads[:, self.num_heads :], cache, inputs.slots)
+        out = paged_attention(heads[:, : self.num_heads], cache, inputs.attention, scale=self.head_dim**-0.5)
+        return self.o(out, inputs, lora)
+
+
+@dataclass(slots=True)
+class GatedMLP:
+    """gate_up holds the rows of gate, then up."""
+
+    gate_up: Linear
+    down: Linear
+
+    def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
+        gate, up = self.gate_up(x, inputs, lora).chunk(2, dim=-1)
+        return self.down(torch.nn.functional.silu(gate).mul_(up), inputs, lora)
+
+
+@dataclass(slots=True)
+class DecoderLayer:
+    attention_norm: Tensor
+    attention: Attention
+    mlp_norm: Tensor
+    mlp: GatedMLP
+    eps: float
+
+    def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
+        x = x.add_(self.attention(rms_norm(x, self.attention_norm, eps=self.eps), cache, inputs, lora))
+        return x.add_(self.mlp(rms_norm(x, self.mlp_norm, eps=self.eps), inputs, lora))

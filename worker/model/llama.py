@@ -1,0 +1,105 @@
+"""Llama and its siblings (Mistral without sliding window, Qwen2, Qwen3), on a paged KV cache."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels.rms_norm import rms_norm
+from worker.model.config import ModelConfig
+from worker.model.layers import Attention, DecoderLayer, GatedMLP, Linear, LoraLayer, StepInputs
+from worker.model.weights import Checkpoint
+
+FUSED = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "o": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down": ("down_proj",),
+}
+"""Our fused projections, and Hugging Face's names of what they hold, in order."""
+
+
+def projection_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Hugging Face's projection name -> (out, in)."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    return {
+        "q_proj": (q, hidden),
+        "k_proj": (kv, hidden),
+        "v_proj": (kv, hidden),
+        "o_proj": (hidden, q),
+        "gate_proj": (wide, hidden),
+        "up_proj": (wide, hidden),
+        "down_proj": (hidden, wide),
+    }
+
+
+@dataclass(slots=True)
+class LlamaModel:
+    config: ModelConfig
+    embedding: Tensor
+    layers: list[DecoderLayer]
+    norm: Tensor
+    head: Tensor
+
+    def forward(self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer]) -> Tensor:
+        """Logits [len(output_rows), vocab] fp32 of the rows asked for; the new tokens' keys and values are stored."""
+        x = torch.nn.functional.embedding(inputs.token_ids, self.embedding)
+        for layer, cache, adapters in zip(self.layers, caches, lora, strict=True):
+            x = layer(x, cache, inputs, adapters)
+        x = rms_norm(x.index_select(0, inputs.output_rows), self.norm, eps=self.config.rms_eps)
+        return torch.nn.functional.linear(x, self.head).float()
+
+
+def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaModel:
+    """Raises CheckpointError."""
+    vocab_shape = (config.vocab_size, config.hidden_size)
+    with Checkpoint(folder) as checkpoint:
+        embedding = checkpoint.read("model.embed_tokens.weight", vocab_shape, dtype)
+        layers = [_load_layer(checkpoint, config, i, dtype) for i in range(config.num_layers)]
+        norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
+        head = embedding if config.tie_embeddings else checkpoint.read("lm_head.weight", vocab_shape, dtype)
+    return LlamaModel(config, embedding, layers, norm, head)
+
+
+def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype) -> DecoderLayer:
+    prefix = f"model.layers.{i}."
+    shapes = projection_shapes(config)
+
+    def vector(name: str, size: int) -> Tensor:
+        return checkpoint.read(f"{prefix}{name}.weight", (size,), dtype)
+
+    def fused(name: str, block: str, *, has_bias: bool) -> Linear:
+        parts = FUSED[name]
+        weights = [checkpoint.read(f"{prefix}{block}.{part}.weight", shapes[part], dtype) for part in parts]
+        biases = [
+            checkpoint.read(f"{prefix}{block}.{part}.bias", shapes[part][:1], dtype) for part in parts if has_bias
+        ]
+        return Linear(name, _join(weights), _join(biases) if biases else None)
+
+    attention = Attention(
+        qkv=fused("qkv", "self_attn", has_bias=config.qkv_bias),
+        o=fused("o", "self_attn", has_bias=config.o_bias),
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        q_norm=vector("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        k_norm=vector("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
+        eps=config.rms_eps,
+    )
+    mlp = GatedMLP(
+        gate_up=fused("gate_up", "mlp", has_bias=config.mlp_bias),
+        down=fused("down", "mlp", has_bias=config.mlp_bias),
+    )
+    return DecoderLayer(
+        attention_norm=vector("input_layernorm", config.hidden_size),
+        attention=attention,
+        mlp_norm=vector("post_attention_layernorm", config.hidden_size),
+        mlp=mlp,
+        eps=config.rms_eps,
+    )
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
