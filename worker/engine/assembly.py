@@ -1,0 +1,82 @@
+"""Putting an engine together from its settings: checkpoint, adapters, cache."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from worker.engine.blocks import BlockPool, blocks_needed
+from worker.engine.runner import Runner, block_bytes
+from worker.engine.sampler import Sampler
+from worker.engine.scheduler import Scheduler
+from worker.engine.settings import EngineSettings
+from worker.lora.adapter import read_adapter
+from worker.lora.store import LoraStore
+from worker.model.config import CheckpointError, ModelConfig, read_config
+from worker.model.llama import load_llama
+from worker.model.weights import content_version, target_dtype
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    config: ModelConfig
+    dtype: torch.dtype
+    model_version: str
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    scheduler: Scheduler
+    runner: Runner
+    sampler: Sampler
+    lora: LoraStore
+
+
+def assemble(settings: EngineSettings) -> EngineParts:
+    """Raises CheckpointError or AdapterError, one line each."""
+    if settings.num_threads is not None:
+        torch.set_num_threads(settings.num_threads)
+    folder = settings.model_path
+    config = read_config(folder)
+    dtype = target_dtype(settings.dtype, config, folder)
+    model = load_llama(folder, config, dtype)
+    lora = LoraStore(config, dtype)
+    for name, path in settings.adapters.items():
+        lora.add(name, read_adapter(Path(path), config, dtype))
+    max_model_len = _window(settings, config, folder)
+    num_blocks = _num_blocks(settings, config, dtype, max_model_len, folder)
+    pool = BlockPool(num_blocks)
+    return EngineParts(
+        config=config,
+        dtype=dtype,
+        model_version=content_version(folder),
+        max_model_len=max_model_len,
+        eos_token_ids=frozenset(config.eos_token_ids),
+        scheduler=Scheduler(pool, max_num_seqs=settings.max_num_seqs, max_batched_tokens=settings.max_batched_tokens),
+        runner=Runner(model, lora, num_blocks=num_blocks, max_model_len=max_model_len),
+        sampler=Sampler(config.vocab_size, config.eos_token_ids),
+        lora=lora,
+    )
+
+
+def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
+    asked = settings.max_model_len or config.max_positions
+    if asked > config.max_positions:
+        raise CheckpointError(
+            folder / "config.json", f"max_model_len {asked} exceeds the model's window of {config.max_positions}"
+        )
+    return asked
+
+
+def _num_blocks(
+    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, folder: Path
+) -> int:
+    """As many as were asked for, or as fit into the memory and can be used; at least one window."""
+    window = blocks_needed(max_model_len)
+    fitting = settings.kv_memory_bytes // block_bytes(config, dtype)
+    num_blocks = settings.num_blocks or min(fitting, window * settings.max_num_seqs)
+    if num_blocks < window:
+        raise CheckpointError(
+            folder / "config.json",
+            f"a window of {max_model_len} tokens needs {window} KV blocks, there is room for {num_blocks}; "
+            "lower max_model_len or give more KV memory",
+        )
+    return num_blocks

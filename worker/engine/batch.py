@@ -1,0 +1,50 @@
+"""From a step's chunks to the tensors of one forward pass."""
+
+import torch
+from torch import Tensor
+
+from kernels.lora import plan_lora
+from kernels.paged_attention import plan_attention
+from worker.engine.blocks import BLOCK_SIZE
+from worker.engine.sequence import Chunk
+from worker.model.layers import StepInputs
+
+
+def order_chunks(chunks: list[Chunk]) -> list[Chunk]:
+    """Decodes first, by context length, so that attention can take neighbours together with little padding."""
+    return sorted(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.num_computed))
+
+
+def make_inputs(chunks: list[Chunk], cos: Tensor, sin: Tensor) -> StepInputs:
+    """chunks in the order of `order_chunks`; cos and sin are the whole rope tables."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    adapters: list[int] = []
+    output_rows: list[int] = []
+    for chunk in chunks:
+        sequence, start = chunk.sequence, chunk.sequence.num_computed
+        end = start + chunk.num_tokens
+        token_ids += sequence.token_ids[start:end]
+        positions += range(start, end)
+        slots += [sequence.block_ids[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(start, end)]
+        adapters += [sequence.adapter_slot] * chunk.num_tokens
+        if chunk.is_last:
+            output_rows.append(len(token_ids) - 1)
+    attention = plan_attention(
+        [chunk.num_tokens for chunk in chunks],
+        [chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks],
+        [chunk.sequence.block_ids for chunk in chunks],
+        block_size=BLOCK_SIZE,
+        dtype=cos.dtype,
+    )
+    at = torch.tensor(positions)
+    return StepInputs(
+        token_ids=torch.tensor(token_ids),
+        slots=torch.tensor(slots),
+        cos=cos.index_select(0, at),
+        sin=sin.index_select(0, at),
+        attention=attention,
+        segments=plan_lora(adapters, dtype=cos.dtype),
+        output_rows=torch.tensor(output_rows, dtype=torch.int64),
+    )

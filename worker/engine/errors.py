@@ -1,0 +1,65 @@
+"""Why the engine refuses or gives up a request; the class is the meaning, rendered by the server."""
+
+from protocol.errors import ErrorType, ProtocolError
+
+
+class EngineError(ProtocolError):
+    status = 500
+    type: ErrorType = "server_error"
+
+
+class InvalidRequest(EngineError):
+    status = 400
+    type: ErrorType = "invalid_request_error"
+
+
+class PromptTooLong(InvalidRequest):
+    def __init__(self, prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"{prompt_tokens} prompt tokens + max_tokens {max_tokens} exceed the context window of {max_model_len}; "
+            "shorten the prompt or lower max_tokens",
+            # A prompt that leaves room for an answer can be saved by a lower max_tokens.
+            param="max_tokens" if prompt_tokens < max_model_len else "prompt",
+            code="context_length_exceeded",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_model_len = max_model_len
+
+
+class UnknownAdapter(EngineError):
+    status = 404
+    type: ErrorType = "not_found_error"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no adapter named {name!r} is loaded", param="model", code="model_not_found")
+
+
+class QueueFull(EngineError):
+    status = 503
+    type: ErrorType = "overloaded_error"
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"the waiting queue is full, retry in {retry_after_s:.0f} s", code="saturated")
+        self.retry_after_s = retry_after_s
+
+
+class EngineStopped(EngineError):
+    status = 503
+    type: ErrorType = "overloaded_error"
+
+    def __init__(self) -> None:
+        super().__init__("the worker is shutting down", code="shutting_down")
+
+
+class DeadlineExceeded(EngineError):
+    status = 504
+
+    def __init__(self) -> None:
+        super().__init__("the request's deadline passed before it was finished", code="deadline_exceeded")
+
+
+class StepFailed(EngineError):
+    """A computing step broke; only the requests that it held fail."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the model's computation failed: {reason}", code="step_failed")

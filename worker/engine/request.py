@@ -1,0 +1,78 @@
+"""What the engine is asked for and what it answers. No torch here."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from protocol.responses import FinishReason
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens. temperature 0 is greedy; top_k 0 (or -1) means all. Stop strings are the server's business.
+
+    stop_token_ids end the answer as the model's own eos ids do; ignore_eos concerns only the latter. The id counts.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """priority: 0..3, lower first; weight: the tenant's share within its class; deadline_at: `time.monotonic()`."""
+
+    request_id: str
+    prompt_ids: list[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    adapter: str | None = None
+    priority: int = 2
+    tenant: str = ""
+    weight: float = 1.0
+    cache_salt: str = ""
+    deadline_at: float | None = None
+
+
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """New tokens of a request; the figures are final on the output that carries a finish_reason.
+
+    compute_ms: wall time of the steps in which the request took part.
+    """
+
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's state at the end of its last step, and its totals since the start."""
+
+    num_running: int
+    num_waiting: int
+    max_num_seqs: int
+    max_waiting: int
+    max_model_len: int
+    num_blocks: int
+    num_free_blocks: int
+    block_size: int
+    adapters: tuple[str, ...]
+    model_version: str
+    last_step_at: float
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    completion_tokens_total: int
+    discarded_tokens_total: int
+    num_preemptions_total: int
+    num_failed_steps_total: int

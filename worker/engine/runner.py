@@ -1,0 +1,44 @@
+"""The model on its device, with its KV cache: chunks in, logits out."""
+
+import torch
+from torch import Tensor
+
+from worker.engine.batch import make_inputs
+from worker.engine.blocks import BLOCK_SIZE
+from worker.engine.sequence import Chunk
+from worker.lora.store import LoraStore
+from worker.model.config import ModelConfig
+from worker.model.llama import LlamaModel
+from worker.model.rotary import rope_tables
+
+
+def block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory of one block in all layers."""
+    per_token = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return BLOCK_SIZE * per_token * config.num_layers
+
+
+class Runner:
+    """Owns the KV cache; not thread-safe."""
+
+    def __init__(self, model: LlamaModel, lora: LoraStore, *, num_blocks: int, max_model_len: int) -> None:
+        config = model.config
+        dtype = model.embedding.dtype
+        self._model = model
+        self._lora = lora
+        shape = (num_blocks, BLOCK_SIZE, 2 * config.num_kv_heads, config.head_dim)
+        # Zeros: the attention of a padded row reads, and multiplies by nought, what no sequence ever wrote.
+        self._caches = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+        self._cos, self._sin = rope_tables(config.rope, config.head_dim, max_model_len, dtype)
+
+    def run(self, chunks: list[Chunk]) -> Tensor:
+        """Logits [number of chunks that are their sequence's last, vocab] fp32, in the chunks' order."""
+        with torch.inference_mode():
+            inputs = make_inputs(chunks, self._cos, self._sin)
+            return self._model.forward(inputs, self._caches, self._lora.layers)
+
+    def clear(self, block_ids: list[int]) -> None:
+        """Zero these blocks in every layer."""
+        rows = torch.tensor(block_ids, dtype=torch.int64)
+        for cache in self._caches:
+            cache.index_fill_(0, rows, 0)

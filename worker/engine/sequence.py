@@ -1,0 +1,54 @@
+"""A request on its way through the engine: its tokens, its blocks, how far it is computed."""
+
+from dataclasses import dataclass, field
+
+from worker.engine.request import EngineRequest
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
+
+    block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
+    Times are `time.monotonic()`.
+    """
+
+    request: EngineRequest
+    token_ids: list[int]
+    num_prompt: int
+    root_digest: bytes
+    arrived_at: float
+    adapter_slot: int = -1
+    num_computed: int = 0
+    num_cached: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    block_digests: list[bytes] = field(default_factory=list)
+    num_named: int = 0
+    order: int = 0
+    started_at: float | None = None
+    compute_s: float = 0.0
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def queue_s(self) -> float:
+        return 0.0 if self.started_at is None else self.started_at - self.arrived_at
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """num_tokens of a sequence to compute in this step, from its num_computed on."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the step yields the sequence's next token."""
+        return self.num_tokens == self.sequence.num_uncomputed

@@ -1,0 +1,24 @@
+"""What an engine is started with."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own.
+
+    max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs
+    full windows need. num_threads: torch's; None for torch's default.
+    """
+
+    model_path: Path
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    num_blocks: int | None = None
+    kv_memory_bytes: int = 1 << 30
+    max_num_seqs: int = 64
+    max_batched_tokens: int = 2048
+    max_waiting: int = 256
+    num_threads: int | None = None
+    adapters: dict[str, Path] = field(default_factory=dict)
