@@ -1,0 +1,52 @@
+"""A checkpoint's tokenizer: text to ids and back."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import tokenizers
+
+from text.folder import FolderError, read_eos_token_ids, read_special_tokens, read_tokenizer_json
+from text.pieces import read_pieces
+
+
+class Tokenizer:
+    """eos_token_ids: the ids that end an answer; special_tokens: name (`bos_token`, ...) to text."""
+
+    def __init__(
+        self, tokenizer_json: str, *, special_tokens: dict[str, str], eos_token_ids: Iterable[int] = ()
+    ) -> None:
+        """Raises ValueError for a text that is no tokenizer."""
+        try:
+            self._inner = tokenizers.Tokenizer.from_str(tokenizer_json)
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"not a tokenizer: {error}") from error
+        # Some checkpoints carry the settings of their training; a prompt must never be cut or padded in silence.
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self.tokenizer_json = tokenizer_json
+        self.special_tokens = special_tokens
+        self.vocab_size = self._inner.get_vocab_size(with_added_tokens=True)
+        own_eos = self._inner.token_to_id(special_tokens.get("eos_token", ""))
+        self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if own_eos is None else {own_eos})
+        added = self._inner.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.pieces = read_pieces(self._inner)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Tokenizer":
+        """Raises FolderError, one line naming the file."""
+        text = read_tokenizer_json(folder)
+        try:
+            return cls(text, special_tokens=read_special_tokens(folder), eos_token_ids=read_eos_token_ids(folder))
+        except ValueError as error:
+            raise FolderError(f"{folder / 'tokenizer.json'}: {error}") from error
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """add_special_tokens: True for plain text, False for a rendered chat, whose template wrote them already."""
+        return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        return self._inner.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def token_id(self, token: str) -> int | None:
+        return self._inner.token_to_id(token)
