@@ -1,0 +1,136 @@
+"""Templates in the manner of the common model families, rendered by us and by transformers."""
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from protocol.errors import ProtocolError
+from protocol.messages import (
+    AssistantMessage,
+    DeveloperMessage,
+    FunctionCall,
+    FunctionDefinition,
+    Message,
+    SystemMessage,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from text.chat import ChatTemplate
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+CHATML = """
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}{% continue %}{% endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>' + call.function.name + call.function.arguments | tojson + '</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+STRICT = """{{ bos_token }}
+{% set ns = namespace(turn=0) %}
+{% for message in messages %}
+    {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{ raise_exception('roles must alternate user/assistant') }}
+    {% endif %}
+    {% set ns.turn = ns.turn + 1 %}
+    [{{ ns.turn }}]{% generation %}{{ message['content'] | trim }}{% endgeneration %}{{ eos_token }}{{ unk_token }}
+{% endfor %}
+{{ strftime_now('%Y') }} {{ messages | tojson(indent=2) }} {{ dict(a=1) }}
+"""
+WEATHER = Tool(
+    function=FunctionDefinition(name="weather", description="<b>&'é", parameters={"type": "object", "properties": {}})
+)
+CALL = ToolCall(id="call_1", function=FunctionCall("weather", '{"city": "Köln"}'))
+CHAT: list[Message] = [
+    UserMessage(content="Hi <b> 日本 👍"),
+    AssistantMessage(content="Hello"),
+    UserMessage(content=[TextPart("a"), TextPart("b")]),
+]
+PLAIN = [
+    {"role": "user", "content": "Hi <b> 日本 👍"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": "ab"},
+]
+
+
+@pytest.mark.parametrize("source", [CHATML, STRICT])
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+def test_a_chat_is_rendered_as_transformers_renders_it(source: str, add_generation_prompt: bool) -> None:
+    rendered, _ = render_jinja_template(
+        [PLAIN], chat_template=source, add_generation_prompt=add_generation_prompt, **SPECIAL
+    )
+    ours = ChatTemplate({"default": source}, SPECIAL).render(CHAT, add_generation_prompt=add_generation_prompt)
+    assert ours == rendered[0]
+
+
+def test_tools_and_calls_are_rendered_as_transformers_renders_them() -> None:
+    plain = [
+        *PLAIN,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}
+            ],
+        },
+        {"role": "tool", "content": "sunny", "tool_call_id": "call_1"},
+    ]
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "<b>&'é",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
+    rendered, _ = render_jinja_template(
+        [plain], tools=[tool], chat_template=CHATML, add_generation_prompt=True, **SPECIAL
+    )
+    messages = [
+        *CHAT,
+        AssistantMessage(tool_calls=[CALL]),
+        ToolMessage(content="sunny", tool_call_id="call_1"),
+    ]
+    assert ChatTemplate({"default": CHATML}, SPECIAL).render(messages, [WEATHER]) == rendered[0]
+
+
+def test_a_template_of_its_own_for_tools_is_used_with_tools_only() -> None:
+    template = ChatTemplate({"default": "plain", "tool_use": "tools"}, SPECIAL)
+    assert (template.render(CHAT), template.render(CHAT, [WEATHER])) == ("plain", "tools")
+
+
+def test_what_the_template_refuses_names_the_messages() -> None:
+    with pytest.raises(ProtocolError, match="roles must alternate") as caught:
+        ChatTemplate({"default": STRICT}, SPECIAL).render([SystemMessage(content="x")])
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+def test_the_developer_role_is_system_where_a_template_does_not_know_it() -> None:
+    source = "{% for m in messages %}{{ m.role }}{% endfor %}"
+    messages: list[Message] = [DeveloperMessage(content="x")]
+    assert ChatTemplate({"default": source}, SPECIAL).render(messages) == "system"
+    assert ChatTemplate({"default": source + "{# developer #}"}, SPECIAL).render(messages) == "developer"
+
+
+@pytest.mark.parametrize("attack", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ messages.clear() }}"])
+def test_a_template_cannot_leave_its_sandbox(attack: str) -> None:
+    with pytest.raises(ProtocolError):
+        ChatTemplate({"default": attack}, SPECIAL).render(CHAT)
+
+
+def test_a_template_that_does_not_compile_names_its_line() -> None:
+    with pytest.raises(ValueError, match="line 2"):
+        ChatTemplate({"default": "ok\n{% if %}"}, SPECIAL)

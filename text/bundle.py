@@ -1,0 +1,85 @@
+"""All that is needed to turn a model's text into ids: what a worker serves at `GET /tokenizer` and a gateway loads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from protocol.errors import ProtocolError
+from protocol.messages import Message, Tool
+from text.chat import ChatTemplate
+from text.folder import FolderError, read_chat_templates
+from text.tokenizer import Tokenizer
+
+
+class BundleFile(msgspec.Struct, kw_only=True, frozen=True):
+    """The bytes' shape: JSON."""
+
+    schema_version: int = 1
+    tokenizer_json: str
+    chat_templates: dict[str, str]
+    special_tokens: dict[str, str]
+    eos_token_ids: list[int]
+    max_model_len: int | None = None
+
+
+class Bundle:
+    """template is None for a model that is not for chat; max_model_len is the window of the worker that serves it."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, *, max_model_len: int | None) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.max_model_len = max_model_len
+
+    @classmethod
+    def from_folder(cls, folder: Path, *, max_model_len: int | None = None) -> "Bundle":
+        """Raises FolderError, one line naming the file."""
+        tokenizer = Tokenizer.from_folder(folder)
+        try:
+            template = _make_template(read_chat_templates(folder), tokenizer)
+        except (ValueError, KeyError, TypeError) as error:
+            raise FolderError(f"{folder}: {error}") from error
+        return cls(tokenizer, template, max_model_len=max_model_len)
+
+    @classmethod
+    def from_bytes(cls, encoded: bytes) -> "Bundle":
+        """Raises ValueError for what `to_bytes` did not write."""
+        file = msgspec.json.decode(encoded, type=BundleFile)
+        tokenizer = Tokenizer(file.tokenizer_json, special_tokens=file.special_tokens, eos_token_ids=file.eos_token_ids)
+        return cls(tokenizer, _make_template(file.chat_templates, tokenizer), max_model_len=file.max_model_len)
+
+    def to_bytes(self) -> bytes:
+        file = BundleFile(
+            tokenizer_json=self.tokenizer.tokenizer_json,
+            chat_templates=self.template.sources if self.template else {},
+            special_tokens=self.tokenizer.special_tokens,
+            eos_token_ids=sorted(self.tokenizer.eos_token_ids),
+            max_model_len=self.max_model_len,
+        )
+        return msgspec.json.encode(file)
+
+    def render_chat(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, add_generation_prompt: bool = True
+    ) -> str:
+        """Raises ProtocolError when there is no template or it refuses the messages."""
+        if self.template is None:
+            raise ProtocolError("this model has no chat template; use /v1/completions", code="no_chat_template")
+        return self.template.render(messages, tools, add_generation_prompt=add_generation_prompt)
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+        # The template wrote the special tokens, so the tokenizer must not add them again.
+        return self.tokenizer.encode(self.render_chat(messages, tools), add_special_tokens=False)
+
+    def encode_text(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=True)
+
+    def count_chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
+        """Exactly the prompt tokens that a worker will bill for these messages."""
+        return len(self.encode_chat(messages, tools))
+
+    def count_text(self, text: str) -> int:
+        return len(self.encode_text(text))
+
+
+def _make_template(sources: dict[str, str], tokenizer: Tokenizer) -> ChatTemplate | None:
+    return ChatTemplate(sources, tokenizer.special_tokens) if sources else None
