@@ -1,0 +1,165 @@
+"""How hard a prompt looks, as a number from 0 to 1: cheap, deterministic, the same on every gateway.
+
+Each feature is evidence between 0 and 1 that the large model is needed, and the score is their noisy-or,
+`1 - product(1 - weight * evidence)`: it stays within 0..1 and more evidence never lowers it.
+
+| feature      | weight | full evidence                                                                       |
+|--------------|--------|-------------------------------------------------------------------------------------|
+| length       | 0.45   | 8,000 characters in the whole conversation                                          |
+| turns        | 0.70   | 8 user turns                                                                        |
+| tools        | 0.75   | any tool is offered, or a tool's result stands in the conversation                  |
+| arithmetic   | 0.70   | two operations in the question; a product, quotient or power counts as two          |
+| mathematics  | 0.65   | a word problem with four numbers, or two mathematical terms                         |
+| code         | 0.60   | a fenced block, or four signs or words of a program                                 |
+| steps        | 0.65   | two phrases that ask for reasoning or for several steps                             |
+| constraints  | 0.40   | four words that restrict the answer                                                 |
+| schema       | 0.75   | a JSON schema, in words or in the text itself                                       |
+
+Only the last user message and the system messages are read, at most MAX_SCANNED_CHARS of each: their head and tail.
+"""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from protocol.messages import (
+    AssistantMessage,
+    DeveloperMessage,
+    Message,
+    SystemMessage,
+    Tool,
+    ToolMessage,
+    UserMessage,
+    content_text,
+)
+from router.vocabulary import CODE_WORDS, CONSTRAINT_WORDS, MATH_WORDS, PRODUCT_WORDS, STEP_WORDS
+
+DEFAULT_THRESHOLD = 0.5
+MAX_SCANNED_CHARS = 4096
+
+_WORD = re.compile(r"[a-z]+")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_SUM = re.compile(r"\d\s*[+\-−]\s*(?=[\d(])")
+_PRODUCT = re.compile(r"\d\)?\s*(?:\*\*?|[x×/÷^])\s*(?=[\d(])|\d%")
+_FORMULA = re.compile(r"\\[a-z]+\{|\b[a-z]\s*[=<>^]\s*-?\w|\b\d+[a-z]\b\s*[=+\-]|[∫∑√π≤≥∈]")
+_QUANTITY = re.compile(
+    r"\bhow (?:many|much|long|far|old|fast)\b|\bwhat (?:is|was|are) the (?:total|average|difference)\b"
+)
+_CODE_SIGN = re.compile(
+    r"[{};]\s*\n|=>|->|::|==|!=|\(\)|\bdef \w|\bclass \w+[:({]|\bimport \w|#include|</\w+>|\bselect\b.+\bfrom\b"
+)
+_SCHEMA = re.compile(r'\bschema\b|"properties"|"\$ref"|"type"\s*:')
+_STEP_PHRASE = re.compile(r"\bstep[- ]by[- ]step\b|\bfirst\b[^.?!]*\bthen\b|^\s*\d+[.)]\s", re.MULTILINE)
+
+
+class Features(msgspec.Struct, kw_only=True, frozen=True):
+    """Evidence, each from 0 to 1."""
+
+    length: float = 0.0
+    turns: float = 0.0
+    tools: float = 0.0
+    arithmetic: float = 0.0
+    mathematics: float = 0.0
+    code: float = 0.0
+    steps: float = 0.0
+    constraints: float = 0.0
+    schema: float = 0.0
+
+
+WEIGHTS = Features(
+    length=0.45,
+    turns=0.7,
+    tools=0.75,
+    arithmetic=0.7,
+    mathematics=0.65,
+    code=0.6,
+    steps=0.65,
+    constraints=0.4,
+    schema=0.75,
+)
+_PAIRS = tuple((name, float(getattr(WEIGHTS, name))) for name in Features.__struct_fields__)
+
+
+def score(features: Features) -> float:
+    easy = 1.0
+    for name, weight in _PAIRS:
+        easy *= 1.0 - weight * getattr(features, name)
+    return min(1.0, max(0.0, 1.0 - easy))
+
+
+def chat_features(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Features:
+    num_chars, num_user_turns, question, rules, has_result = 0, 0, "", [], False
+    for message in messages:
+        text = content_text(message.content)
+        num_chars += len(text)
+        if isinstance(message, UserMessage):
+            num_user_turns, question = num_user_turns + 1, text
+        elif isinstance(message, SystemMessage | DeveloperMessage):
+            rules.append(text)
+        elif isinstance(message, ToolMessage) or (isinstance(message, AssistantMessage) and message.tool_calls):
+            has_result = True
+    return _features(
+        _excerpt(question),
+        _excerpt("\n".join(rules)),
+        num_chars=num_chars,
+        num_user_turns=num_user_turns,
+        has_tools=bool(tools) or has_result,
+    )
+
+
+def text_features(prompt: str) -> Features:
+    return _features(_excerpt(prompt), "", num_chars=len(prompt), num_user_turns=1, has_tools=False)
+
+
+def _features(question: str, rules: str, *, num_chars: int, num_user_turns: int, has_tools: bool) -> Features:
+    text = question.lower()
+    words = _WORD.findall(text)
+    rule_text = rules.lower()
+    return Features(
+        length=_share(num_chars, 8000),
+        turns=_share(num_user_turns - 1, 7),
+        tools=float(has_tools),
+        arithmetic=_arithmetic(text, words),
+        mathematics=_mathematics(text, words),
+        code=_code(question, text, words),
+        steps=_share(_count(words, STEP_WORDS) + len(_STEP_PHRASE.findall(text)), 2),
+        constraints=_share(_count(words, CONSTRAINT_WORDS) + _count(_WORD.findall(rule_text), CONSTRAINT_WORDS), 4),
+        schema=float(bool(_SCHEMA.search(text) or _SCHEMA.search(rule_text))),
+    )
+
+
+def _arithmetic(text: str, words: list[str]) -> float:
+    num_numbers = len(_NUMBER.findall(text))
+    if num_numbers < 2:
+        return 0.0
+    spelled = _count(words, PRODUCT_WORDS)
+    return _share(len(_SUM.findall(text)) + 2 * (len(_PRODUCT.findall(text)) + spelled), 2)
+
+
+def _mathematics(text: str, words: list[str]) -> float:
+    terms = _count(words, MATH_WORDS) + len(_FORMULA.findall(text))
+    is_story = len(words) >= 15 and _QUANTITY.search(text) is not None
+    return max(_share(terms, 2), _share(len(_NUMBER.findall(text)), 4) if is_story else 0.0)
+
+
+def _code(question: str, text: str, words: list[str]) -> float:
+    if "```" in question:
+        return 1.0
+    return _share(_count(words, CODE_WORDS) + len(_CODE_SIGN.findall(text)), 4)
+
+
+def _count(words: list[str], vocabulary: frozenset[str]) -> int:
+    return sum(word in vocabulary for word in words)
+
+
+def _share(count: int, full: int) -> float:
+    return min(1.0, max(0, count) / full)
+
+
+def _excerpt(text: str) -> str:
+    """All of a short text; head and tail of a long one, where the task usually stands."""
+    if len(text) <= MAX_SCANNED_CHARS:
+        return text
+    half = MAX_SCANNED_CHARS // 2
+    return f"{text[:half]}\n{text[-half:]}"

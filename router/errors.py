@@ -1,0 +1,29 @@
+"""Why a request has no route. The gateway maps each class to a status."""
+
+
+class RouteError(Exception):
+    """The message says what a client can change."""
+
+
+class UnknownModel(RouteError):
+    """No pool, model or adapter has this name."""
+
+
+class PoolNotAllowed(RouteError):
+    """The tier excludes every pool that could serve the request."""
+
+
+class DoesNotFit(RouteError):
+    """Prompt and answer together are longer than the context window of every pool allowed."""
+
+
+class NoReplica(RouteError):
+    """The pools exist, but none has a healthy replica."""
+
+
+class Saturated(RouteError):
+    """Every replica has too long a queue for this tier."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,166 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, RouteError, Saturated, UnknownModel
+from router.fleet import Fleet, is_saturated, is_usable
+from router.policy import Decision, RouteRequest, TierPolicy, decide, possible_pools
+from tests.router.fleets import fleet, load, member, pool, two_pools
+
+TIER = TierPolicy(name="pro")
+BUSY = load(waiting=11)
+
+
+def route(model: str = "auto", **fields: object) -> RouteRequest:
+    return RouteRequest(request_id="r", model=model, **fields)  # type: ignore[arg-type]
+
+
+def outcome(request: RouteRequest, tier: TierPolicy, picture: Fleet) -> tuple[str, str]:
+    decision = decide(request, tier, picture)
+    return decision.pool, decision.reason
+
+
+def test_auto_goes_by_the_tiers_threshold() -> None:
+    assert outcome(route(complexity=0.49), TIER, two_pools()) == ("small", "simple")
+    assert outcome(route(complexity=0.5), TIER, two_pools()) == ("large", "complex")
+    generous = TierPolicy(name="enterprise", complexity_threshold=0.2)
+    assert outcome(route(complexity=0.3), generous, two_pools()) == ("large", "complex")
+
+
+@pytest.mark.parametrize("model", ["large", "demo-large"])
+def test_a_pool_is_asked_for_by_its_name_or_its_model(model: str) -> None:
+    decision = decide(route(model), TIER, two_pools())
+    assert (decision.pool, decision.model_id, decision.reason) == ("large", "demo-large", "requested")
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(10, ("large", "complex")), (11, ("small", "saturated"))])
+def test_more_than_ten_waiting_at_every_replica_moves_the_request(waiting: int, expected: tuple[str, str]) -> None:
+    assert outcome(route(complexity=1), TIER, two_pools(large=load(waiting=waiting))) == expected
+
+
+def test_one_replica_with_room_keeps_the_pool() -> None:
+    picture = fleet(pool("small", member("s")), pool("large", member("l1", BUSY), member("l2", load(waiting=10))))
+    decision = decide(route(complexity=1), TIER, picture)
+    assert (decision.pool, decision.members[0].worker_id) == ("large", "l2")
+
+
+@pytest.mark.parametrize("down", [member("l", is_healthy=False), member("l", load(is_draining=True))])
+def test_a_pool_that_is_down_or_draining_is_left(down: object) -> None:
+    picture = fleet(pool("small", member("s")), pool("large", down))  # type: ignore[arg-type]
+    assert outcome(route("large"), TIER, picture) == ("small", "unavailable")
+
+
+def test_queueing_tiers_wait_in_the_wanted_pool() -> None:
+    tier = TierPolicy(name="pro", on_saturation="queue")
+    assert outcome(route(complexity=1), tier, two_pools(large=BUSY)) == ("large", "complex")
+
+
+def test_rejecting_and_best_effort_tiers_are_refused_when_all_is_saturated() -> None:
+    full = two_pools(small=BUSY, large=BUSY)
+    assert outcome(route(complexity=1), TIER, full) == ("large", "complex")
+    for tier in (TierPolicy(name="free", best_effort=True), TierPolicy(name="t", on_saturation="reject")):
+        with pytest.raises(Saturated) as refused:
+            decide(route(complexity=1), tier, full)
+        assert refused.value.retry_after_s > 0
+
+
+def test_a_rejecting_tier_does_not_move() -> None:
+    with pytest.raises(Saturated):
+        decide(route(complexity=1), TierPolicy(name="t", on_saturation="reject"), two_pools(large=BUSY))
+
+
+def test_a_tier_stays_in_its_pools() -> None:
+    tier = TierPolicy(name="free", allowed_pools=frozenset({"small"}))
+    assert outcome(route(complexity=1), tier, two_pools()) == ("small", "simple")
+    assert outcome(route(complexity=1), tier, two_pools(small=BUSY)) == ("small", "simple")
+    with pytest.raises(PoolNotAllowed):
+        decide(route("large"), tier, two_pools())
+
+
+def test_an_adapter_stays_where_it_has_a_variant() -> None:
+    only_small = route("pirate", variants={"small": "pirate-s"}, complexity=1)
+    decision = decide(only_small, TIER, two_pools(small=BUSY))
+    assert (decision.pool, decision.adapter, decision.reason) == ("small", "pirate-s", "requested")
+
+
+def test_an_adapter_with_two_variants_is_routed_and_keeps_its_name_there() -> None:
+    both = route("pirate", variants={"small": "pirate-s", "large": "pirate-l"}, complexity=1)
+    assert decide(both, TIER, two_pools()).adapter == "pirate-l"
+    moved = decide(both, TIER, two_pools(large=BUSY))
+    assert (moved.adapter, moved.reason) == ("pirate-s", "saturated")
+
+
+def test_a_prompt_goes_where_it_fits() -> None:
+    picture = fleet(pool("small", member("s"), window=100), pool("large", member("l"), window=1000))
+    assert outcome(route(prompt_tokens=90, max_tokens=11), TIER, picture) == ("large", "complex")
+    assert outcome(route(prompt_tokens=90, max_tokens=10), TIER, picture) == ("small", "simple")
+    with pytest.raises(DoesNotFit, match="100 tokens"):
+        decide(route("small", prompt_tokens=101), TIER, picture)
+    with pytest.raises(DoesNotFit, match="1000 tokens"):
+        decide(route(prompt_tokens=1001), TIER, picture)
+
+
+def test_unknown_models_and_empty_fleets_are_told_apart() -> None:
+    with pytest.raises(UnknownModel, match="nothing-like-it"):
+        decide(route("nothing-like-it"), TIER, two_pools())
+    with pytest.raises(UnknownModel):
+        decide(route(), TIER, fleet())
+    with pytest.raises(NoReplica):
+        decide(route(), TIER, fleet(pool("small"), pool("large")))
+
+
+def test_a_pool_of_another_name_has_no_stand_in() -> None:
+    picture = fleet(pool("small", member("s")), pool("legal", member("x", BUSY)))
+    assert outcome(route("legal"), TIER, picture) == ("legal", "requested")
+
+
+reports = st.builds(load, waiting=st.integers(0, 20), running=st.integers(0, 64), is_draining=st.booleans())
+members = st.lists(st.builds(member, st.text("ab", min_size=1), reports, is_healthy=st.booleans()), max_size=3)
+fleets = st.builds(lambda s, m: fleet(pool("small", *s), pool("large", *m, window=8192)), members, members)
+tiers = st.builds(
+    TierPolicy,
+    name=st.just("t"),
+    complexity_threshold=st.floats(0, 1),
+    allowed_pools=st.none() | st.frozensets(st.sampled_from(["small", "large"])),
+    on_saturation=st.sampled_from(["fallback", "queue", "reject"]),
+    best_effort=st.booleans(),
+)
+requests = st.builds(
+    route,
+    st.sampled_from(["auto", "small", "demo-large", "pirate"]),
+    complexity=st.floats(0, 1),
+    prompt_tokens=st.integers(0, 9000),
+).flatmap(lambda request: st.sampled_from([request, _as_adapter(request)]))
+
+
+def _as_adapter(request: RouteRequest) -> RouteRequest:
+    return route("pirate", variants={"large": "p"}, complexity=request.complexity, prompt_tokens=request.prompt_tokens)
+
+
+@given(requests, tiers, fleets)
+def test_whatever_is_decided_is_allowed_fits_and_is_up(request: RouteRequest, tier: TierPolicy, picture: Fleet) -> None:
+    try:
+        decision = decide(request, tier, picture)
+    except RouteError:
+        return
+    chosen = picture.pools[decision.pool]
+    assert tier.allowed_pools is None or decision.pool in tier.allowed_pools
+    assert request.prompt_tokens + request.max_tokens <= chosen.context_window
+    assert decision.members and all(map(is_usable, decision.members))
+    assert chosen in possible_pools(request, tier, picture)
+    if request.variants is not None:
+        assert decision.adapter == request.variants[decision.pool]
+    if tier.best_effort:
+        assert not all(map(is_saturated, decision.members))
+
+
+@given(requests, tiers, fleets)
+def test_the_same_picture_gives_the_same_decision(request: RouteRequest, tier: TierPolicy, picture: Fleet) -> None:
+    assert _outcome_of(request, tier, picture) == _outcome_of(request, tier, picture)
+
+
+def _outcome_of(request: RouteRequest, tier: TierPolicy, picture: Fleet) -> Decision | type[RouteError]:
+    try:
+        return decide(request, tier, picture)
+    except RouteError as error:
+        return type(error)
