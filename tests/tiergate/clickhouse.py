@@ -35,6 +35,8 @@ class ClickHouseProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
 
 def spawn_clickhouse(data_dir: Path, port: int) -> "subprocess.Popen[bytes]":
@@ -63,8 +65,6 @@ def running_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess]:
         yield running
     finally:
         running.kill()
-        assert running.process.stderr is not None
-        running.process.stderr.close()
 
 
 def free_port() -> int:

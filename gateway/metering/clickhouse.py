@@ -1,0 +1,40 @@
+"""Connections to ClickHouse over HTTP. `CLICKHOUSE_URL`: http(s)://[user:password@]host:port[/database]."""
+
+import logging
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+
+DEFAULT_DATABASE = "tiergate"
+CONNECT_TIMEOUT_S = 2
+DEADLINE_S = 20
+"""For each request; the server stops its own work a little earlier."""
+
+
+def database_of(url: str) -> str:
+    return urlsplit(url).path.strip("/") or DEFAULT_DATABASE
+
+
+def connect(url: str, *, database: str | None = None) -> Client:
+    """A client that several threads may share. Raises clickhouse_connect's errors when the server is away."""
+    # Both also log every failure that they raise, once a retry.
+    for name in ("clickhouse_connect", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    parts = urlsplit(url)
+    is_secure = parts.scheme == "https"
+    return clickhouse_connect.get_client(
+        host=parts.hostname or "localhost",
+        port=parts.port or (8443 if is_secure else 8123),
+        username=parts.username or "default",
+        password=parts.password or "",
+        database=database or "__default__",
+        secure=is_secure,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        send_receive_timeout=DEADLINE_S,
+        query_retries=0,
+        # A session allows one query at a time.
+        autogenerate_session_id=False,
+        settings={"max_execution_time": DEADLINE_S - 2},
+        tz_mode="aware",
+    )

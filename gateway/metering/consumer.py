@@ -1,0 +1,129 @@
+"""Moves usage events from the outboxes of this machine's gateways into ClickHouse: `tiergate consumer`.
+
+An event is deleted from its outbox only after ClickHouse acknowledged it, so a crash anywhere ships it again and
+ClickHouse deduplicates. Outboxes whose gateway is dead are adopted: what was under way becomes `lost`, and the emptied
+folder is removed. With Kafka, the same events pass through `producer` before they reach the store.
+"""
+
+import logging
+import signal
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from gateway.metering.folders import OwnedFolder, list_folders, take_orphan
+from gateway.metering.journal import ClosedEvent, Journal
+from gateway.metering.store import EventRejected, StoreUnavailable, UsageStore
+
+_log = logging.getLogger(__name__)
+
+BATCH = 5000
+POLL_S = 0.2
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 5.0
+
+
+class ConsumerSettings(Protocol):
+    @property
+    def data_dir(self) -> Path: ...
+    @property
+    def clickhouse_url(self) -> str | None: ...
+
+
+def run(settings: ConsumerSettings) -> int:
+    """Ship until SIGTERM or SIGINT; the exit status."""
+    if not settings.clickhouse_url:
+        _log.error("TIERGATE_CLICKHOUSE_URL is not set: usage waits in the outboxes of %s", settings.data_dir)
+        return 2
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    store = UsageStore(settings.clickhouse_url)
+    try:
+        Consumer(settings.data_dir, store).run(stop)
+    finally:
+        store.close()
+    return 0
+
+
+class Consumer:
+    def __init__(self, data_dir: Path, store: UsageStore, *, batch: int = BATCH) -> None:
+        self._data_dir = data_dir
+        self._store = store
+        self._batch = batch
+
+    def run(self, stop: threading.Event) -> None:
+        """Ship until `stop` is set; while ClickHouse is away, try again at growing intervals."""
+        pause_s = 0.0
+        while not stop.wait(pause_s or POLL_S):
+            try:
+                self._store.prepare()
+                self.ship()
+            except StoreUnavailable as error:
+                if not pause_s:
+                    _log.warning("ClickHouse is away, usage waits in the outboxes: %s", error)
+                pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            else:
+                if pause_s:
+                    _log.info("ClickHouse is back")
+                pause_s = 0.0
+
+    def ship(self) -> int:
+        """Ship everything that is closed by now; the number of events. Raises StoreUnavailable."""
+        return sum(self._ship_folder(path) for path in list_folders(self._data_dir))
+
+    def _ship_folder(self, path: Path) -> int:
+        orphan = take_orphan(path)
+        try:
+            if orphan is not None:
+                return self._ship_orphan(orphan)
+            journal = Journal.open(path, must_exist=True)
+            try:
+                return self._ship_journal(journal)
+            finally:
+                journal.close()
+        except sqlite3.Error as error:
+            # A gateway that is just starting or stopping; or a disk that fails, which the next round meets again.
+            _log.debug("cannot read %s: %s", path, error)
+            return 0
+
+    def _ship_orphan(self, folder: OwnedFolder) -> int:
+        is_empty = False
+        try:
+            journal = Journal.open(folder.path)
+            try:
+                num_lost = journal.close_lost()
+                if num_lost:
+                    _log.warning("%s died with %d requests under way; they are billed as lost", folder.path, num_lost)
+                num_shipped = self._ship_journal(journal)
+                is_empty = journal.is_empty()
+            finally:
+                journal.close()
+        finally:
+            if is_empty:
+                folder.remove()
+            else:
+                folder.release()
+        return num_shipped
+
+    def _ship_journal(self, journal: Journal) -> int:
+        num_shipped = 0
+        while closed := journal.read_closed(self._batch):
+            self._ship_batch(journal, closed)
+            num_shipped += len(closed)
+            if len(closed) < self._batch:
+                break
+        return num_shipped
+
+    def _ship_batch(self, journal: Journal, closed: list[ClosedEvent]) -> None:
+        try:
+            self._store.insert([each.event for each in closed])
+            journal.delete_closed(each.seq for each in closed)
+        except EventRejected as error:
+            if len(closed) > 1:
+                for each in closed:
+                    self._ship_batch(journal, [each])
+                return
+            _log.error("set aside the usage event %s: %s", closed[0].event.request_id, error)
+            journal.reject(closed[0].seq, str(error))

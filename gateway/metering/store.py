@@ -1,0 +1,90 @@
+"""Writing usage events into ClickHouse: at least once, deduplicated there."""
+
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Any
+
+import msgspec
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.insert import InsertContext
+
+from gateway.metering.schema import connect_migrated
+from protocol.usage import UsageEvent
+
+TABLE = "usage_events"
+EVENT_FIELDS = UsageEvent.__struct_fields__
+
+
+class StoreUnavailable(Exception):
+    """ClickHouse is away or cannot take rows now; the same rows may pass later."""
+
+
+class EventRejected(Exception):
+    """An event that cannot be a row, now or later; `args[0]` says why."""
+
+
+class UsageStore:
+    """Connects when first used, and again after a failure."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client: Client | None = None
+        self._context: InsertContext | None = None
+
+    def insert(self, events: Sequence[UsageEvent]) -> None:
+        """Returns once ClickHouse has the rows on disk. Raises StoreUnavailable, or EventRejected for one event."""
+        if not events:
+            return
+        rows = [_row(event) for event in events]
+        try:
+            client, context = self._connected()
+            context.data = rows
+            # async_insert would acknowledge rows that are still in memory.
+            client.insert(context=context, settings={"async_insert": 0})
+        except _AWAY as error:
+            self.close()
+            raise StoreUnavailable(_first_line(error)) from error
+
+    def prepare(self) -> None:
+        """Connect and bring the tables up to date. Raises StoreUnavailable."""
+        try:
+            self._connected()
+        except _AWAY as error:
+            self.close()
+            raise StoreUnavailable(_first_line(error)) from error
+
+    def close(self) -> None:
+        client, self._client, self._context = self._client, None, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> tuple[Client, InsertContext]:
+        if self._client is None or self._context is None:
+            self._client = connect_migrated(self._url)
+            self._context = self._client.create_insert_context(TABLE, [*EVENT_FIELDS, "version"])
+        return self._client, self._context
+
+
+_AWAY = (ClickHouseError, OSError)
+_INT_RANGES = {
+    **dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "completion_tokens"), (0, 2**64 - 1)),
+    "cost_nanousd": (-(2**63), 2**63 - 1),
+    "schema_version": (0, 2**16 - 1),
+}
+
+
+def _row(event: UsageEvent) -> list[Any]:
+    """The event's fields and its version. Raises EventRejected for what the columns cannot hold."""
+    for name, (least, most) in _INT_RANGES.items():
+        if not least <= getattr(event, name) <= most:
+            raise EventRejected(f"{name} is {getattr(event, name)}")
+    if event.timestamp.tzinfo is None:
+        raise EventRejected("timestamp has no time zone")
+    values = msgspec.structs.asdict(event)
+    values["timestamp"] = event.timestamp.astimezone(UTC)
+    return [*(values[name] for name in EVENT_FIELDS), 0 if event.status == "lost" else 1]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]

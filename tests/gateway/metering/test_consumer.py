@@ -1,0 +1,230 @@
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.metering.consumer import Consumer
+from gateway.metering.folders import list_folders
+from gateway.metering.journal import Journal
+from gateway.metering.outbox import Outbox
+from gateway.metering.schema import apply_migrations, connect_migrated
+from gateway.metering.store import EVENT_FIELDS, UsageStore
+from protocol.usage import UsageEvent
+from tests.gateway.metering.events import make_event
+from tests.tiergate.clickhouse import free_port, start_clickhouse
+
+DEADLINE_S = 30
+
+
+def fetch_events(url: str) -> list[UsageEvent]:
+    client = connect_migrated(url)
+    result = client.query(f"SELECT {', '.join(EVENT_FIELDS)} FROM usage_events FINAL ORDER BY request_id")
+    return [msgspec.convert(row, UsageEvent) for row in result.named_results()]
+
+
+async def close_events(data_dir: Path, *events: UsageEvent, incarnation: str = "one") -> None:
+    async with Outbox(data_dir, incarnation) as outbox:
+        await asyncio.gather(*(outbox.close(event) for event in events))
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Poll what another process does; raises TimeoutError."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
+@contextmanager
+def consumer_process(data_dir: Path, url: str) -> Iterator["subprocess.Popen[bytes]"]:
+    program = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from gateway.metering.consumer import run
+sys.exit(run(SimpleNamespace(data_dir=Path(sys.argv[1]), clickhouse_url=sys.argv[2])))
+"""
+    with subprocess.Popen([sys.executable, "-c", program, str(data_dir), url]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_an_event_arrives_with_every_field(tmp_path: Path, clickhouse_url: str) -> None:
+    paris = timezone(timedelta(hours=1))
+    full = UsageEvent(
+        request_id="r-full",
+        client_request_id="c'1\n",
+        worker_id="w1",
+        tenant_id="tenant",
+        key_id="key",
+        user_id="us\\er",
+        session_id="s1",
+        model_version="m@2",
+        pool="large",
+        requested_model="auto",
+        route_reason="complex",
+        complexity=0.75,
+        adapter_id="pirate",
+        prompt_tokens=2**40,
+        cached_prompt_tokens=16,
+        completion_tokens=7,
+        ttft_ms=12.5,
+        total_latency_ms=99.25,
+        queue_ms=1.5,
+        worker_compute_ms=80.0,
+        finish_reason="length",
+        status="cancelled",
+        tier="pro",
+        price_version="3",
+        cost_nanousd=2**50,
+        timestamp=datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=paris),
+    )
+    await close_events(tmp_path, full, make_event("r-bare", ttft_ms=None, user_id=None, finish_reason=None))
+    assert Consumer(tmp_path, UsageStore(clickhouse_url)).ship() == 2
+    bare, arrived = fetch_events(clickhouse_url)
+    assert arrived == full
+    assert arrived.timestamp.astimezone(UTC).hour == 22
+    assert bare == make_event("r-bare", ttft_ms=None, user_id=None, finish_reason=None)
+
+
+async def test_shipped_events_leave_the_outbox_and_the_dead_ones_folder_goes(
+    tmp_path: Path, clickhouse_url: str
+) -> None:
+    consumer = Consumer(tmp_path, UsageStore(clickhouse_url), batch=10)
+    await close_events(tmp_path, *(make_event(f"r{i}") for i in range(35)), incarnation="dead")
+    async with Outbox(tmp_path, "alive") as outbox:
+        await outbox.close(make_event("live"))
+        assert consumer.ship() == 36
+        assert [path.name for path in list_folders(tmp_path)] == ["alive"]
+        assert consumer.ship() == 0
+    assert len(fetch_events(clickhouse_url)) == 36
+
+
+async def test_a_replayed_event_is_one_row(tmp_path: Path, clickhouse_url: str) -> None:
+    store = UsageStore(clickhouse_url)
+    for incarnation in ("one", "two"):
+        await close_events(tmp_path, make_event("r1"), make_event("r2"), incarnation=incarnation)
+        Consumer(tmp_path, store).ship()
+    assert [event.request_id for event in fetch_events(clickhouse_url)] == ["r1", "r2"]
+
+
+@pytest.mark.parametrize("order", [("lost", "ok"), ("ok", "lost")])
+async def test_a_final_verdict_counts_more_than_a_lost_one(
+    tmp_path: Path, clickhouse_url: str, order: list[str]
+) -> None:
+    store = UsageStore(clickhouse_url)
+    for status in order:
+        store.insert([make_event("r1", status=status)])
+    [event] = fetch_events(clickhouse_url)
+    assert event.status == "ok"
+
+
+async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
+    tmp_path: Path, clickhouse_url: str
+) -> None:
+    await close_events(tmp_path, make_event("r1"), make_event("bad", prompt_tokens=-1), make_event("r2"))
+    Consumer(tmp_path, UsageStore(clickhouse_url)).ship()
+    assert [event.request_id for event in fetch_events(clickhouse_url)] == ["r1", "r2"]
+    [folder] = list_folders(tmp_path)
+    journal = Journal.open(folder, must_exist=True)
+    assert journal.count_closed() == 0 and not journal.is_empty()
+    journal.close()
+
+
+def test_migrations_are_recorded_and_may_run_again(clickhouse_url: str) -> None:
+    client = connect_migrated(clickhouse_url)
+    assert apply_migrations(client) == []
+    client.command("TRUNCATE TABLE schema_migrations")
+    assert apply_migrations(client) == ["0001_usage_events"]
+
+
+async def test_usage_waits_while_clickhouse_is_away_and_arrives_when_it_returns(tmp_path: Path) -> None:
+    port, stop = free_port(), threading.Event()
+    url = f"http://127.0.0.1:{port}"
+    consumer = Consumer(tmp_path, UsageStore(url))
+    thread = threading.Thread(target=consumer.run, args=(stop,))
+    thread.start()
+    try:
+        async with Outbox(tmp_path, "one") as outbox:
+            for i in range(3):
+                await outbox.close(make_event(f"early-{i}"))
+            server = start_clickhouse(tmp_path / "clickhouse", port)
+            await asyncio.to_thread(wait_until, lambda: len(fetch_events(url)) == 3)
+            server.kill()
+            for i in range(3):
+                await outbox.close(make_event(f"late-{i}"))
+            server = start_clickhouse(tmp_path / "clickhouse", port)
+            await asyncio.to_thread(wait_until, lambda: len(fetch_events(url)) == 6)
+            server.kill()
+    finally:
+        stop.set()
+        thread.join()
+
+
+GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+from gateway.metering.outbox import Outbox
+from tests.gateway.metering.events import make_event
+
+async def main():
+    name = sys.argv[2]
+    async with Outbox(Path(sys.argv[1]), name) as outbox:
+        i = 0
+        while True:
+            i += 1
+            outbox.open(make_event(f"{name}-{i}"))
+            await outbox.close(make_event(f"{name}-{i}"))
+            print(f"{name}-{i}", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_of_every_process_in_turn_leaves_exactly_one_row_an_event(tmp_path: Path) -> None:
+    port, data_dir = free_port(), tmp_path / "data"
+    url = f"http://127.0.0.1:{port}"
+    acknowledged: list[str] = []
+    server = start_clickhouse(tmp_path / "clickhouse", port)
+    for turn in range(3):
+        command = [sys.executable, "-c", GATEWAY, str(data_dir), f"gateway{turn}"]
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as gateway,
+            consumer_process(data_dir, url) as consumer,
+        ):
+            assert gateway.stdout is not None
+            acknowledged += [gateway.stdout.readline().strip() for _ in range(100)]
+            wait_until(lambda: fetch_events(url))
+            consumer.send_signal(signal.SIGKILL)
+            acknowledged += [gateway.stdout.readline().strip() for _ in range(100)]
+            server.kill()
+            gateway.send_signal(signal.SIGKILL)
+            acknowledged += [line.strip() for line in gateway.stdout if line.endswith("\n")]
+            server = start_clickhouse(tmp_path / "clickhouse", port)
+    with consumer_process(data_dir, url) as consumer:
+        wait_until(lambda: not list_folders(data_dir))
+        consumer.send_signal(signal.SIGTERM)
+        assert consumer.wait(timeout=DEADLINE_S) == 0
+    counts = Counter(event.request_id for event in fetch_events(url))
+    server.kill()
+    assert set(acknowledged) <= set(counts)
+    assert set(counts.values()) == {1}
+
+
+def test_a_consumer_without_a_url_says_so(tmp_path: Path) -> None:
+    with consumer_process(tmp_path, "") as process:
+        assert process.wait(timeout=DEADLINE_S) == 2
