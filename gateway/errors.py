@@ -1,6 +1,7 @@
 """What the gateway refuses and how it fails: the class is the meaning, the HTTP status sits on the class."""
 
 import math
+from collections.abc import Mapping
 
 from protocol.errors import ErrorType
 
@@ -88,6 +89,13 @@ class LimitReached(_RetryLater):
     """`code` names the limit that binds."""
 
     status, type = 429, "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after_s: float, code: str, extra_headers: Mapping[str, str]) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, code=code)
+        self.extra_headers = extra_headers
+
+    def headers(self) -> dict[str, str]:
+        return {**super().headers(), **self.extra_headers}
 
 
 class Saturated(_RetryLater):

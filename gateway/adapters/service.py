@@ -1,0 +1,80 @@
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import selectinload
+
+from gateway.adapters.models import Adapter, AdapterVariant
+from gateway.adapters.schemas import AdapterDraft
+from gateway.audit.service import record
+from gateway.database import Sessions
+from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from gateway.identity import new_id
+from gateway.models.models import Model
+from gateway.models.schemas import RESERVED_NAMES
+from gateway.principal import Principal
+from gateway.tenants.service import require_tenant
+from gateway.tiers.models import Tier
+
+
+def adapters_visible_to(tenant_id: UUID | None) -> Select[tuple[Adapter]]:
+    """A tenant's own and the public ones; None: all. Variants come along."""
+    query = select(Adapter).options(selectinload(Adapter.variants))
+    if tenant_id is None:
+        return query
+    return query.where(or_(Adapter.tenant_id == tenant_id, Adapter.tenant_id.is_(None)))
+
+
+async def create_adapter(sessions: Sessions, principal: Principal, draft: AdapterDraft, *, now: datetime) -> Adapter:
+    tenant_id = draft.tenant_id if principal.is_platform_admin else draft.tenant_id or principal.tenant_id
+    principal.require_tenant(tenant_id)
+    adapter = Adapter(id=new_id(now), tenant_id=tenant_id, name=draft.name, created_at=now)
+    adapter.variants = [
+        AdapterVariant(adapter_id=adapter.id, model_id=model_id, worker_name=name)
+        for model_id, name in draft.variants.items()
+    ]
+    try:
+        async with sessions.begin() as session:
+            await _check_names(session, draft)
+            if tenant_id is not None:
+                await _check_quota(session, tenant_id)
+            session.add(adapter)
+            detail = draft.model_dump(mode="json")
+            record(session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, **detail)
+    except IntegrityError:
+        raise Conflict(f"there is already an adapter named {draft.name!r}", param="name") from None
+    return adapter
+
+
+async def delete_adapter(sessions: Sessions, principal: Principal, adapter_id: UUID, *, now: datetime) -> None:
+    async with sessions.begin() as session:
+        query = adapters_visible_to(None).where(Adapter.id == adapter_id)
+        adapter = await session.scalar(query)
+        if adapter is None:
+            raise NotFound("there is no such adapter")
+        principal.require_tenant(adapter.tenant_id)
+        await session.delete(adapter)
+        tenant_id = adapter.tenant_id
+        record(session, principal, "adapter.delete", object_id=adapter_id, tenant_id=tenant_id, now=now)
+
+
+async def _check_names(session: AsyncSession, draft: AdapterDraft) -> None:
+    models = list(await session.scalars(select(Model)))
+    taken = RESERVED_NAMES | {model.id for model in models} | {model.pool for model in models}
+    if draft.name in taken:
+        raise Conflict(f"{draft.name!r} is a model's or a pool's name; choose another", param="name")
+    unknown = draft.variants.keys() - {model.id for model in models}
+    if unknown:
+        raise InvalidRequest(f"variants: there is no model {min(unknown)!r}", param="variants")
+
+
+async def _check_quota(session: AsyncSession, tenant_id: UUID) -> None:
+    tenant = await require_tenant(session, tenant_id)
+    tier = await session.get_one(Tier, tenant.tier)
+    if tier.max_adapters is None:
+        return
+    owned = await session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant_id == tenant_id))
+    if owned is not None and owned >= tier.max_adapters:
+        raise Forbidden(f"the tier {tier.name} allows {tier.max_adapters} adapters; delete one first")

@@ -1,0 +1,40 @@
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from gateway.audit.models import AuditEntry
+from gateway.identity import new_id
+from gateway.principal import Principal
+
+
+def record(
+    session: AsyncSession,
+    principal: Principal | None,
+    action: str,
+    *,
+    object_id: object,
+    tenant_id: UUID | None,
+    now: datetime,
+    **detail: Any,
+) -> None:
+    """Add the audit row to the caller's transaction. `principal` None: the platform itself, at its start."""
+    session.add(
+        AuditEntry(
+            id=new_id(now),
+            at=now,
+            actor_key_id=principal.key_id if principal else None,
+            tenant_id=tenant_id,
+            action=action,
+            object_id=str(object_id),
+            detail=detail,
+        )
+    )
+
+
+def entries_of(tenant_id: UUID | None) -> Select[tuple[AuditEntry]]:
+    """A tenant's entries; None: all."""
+    query = select(AuditEntry)
+    return query if tenant_id is None else query.where(AuditEntry.tenant_id == tenant_id)

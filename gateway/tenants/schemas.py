@@ -1,0 +1,34 @@
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(min_length=1, max_length=120)]
+
+
+class TenantDraft(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    tier: str
+
+
+class TenantChange(BaseModel):
+    """A field that is not sent stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name = ""
+    tier: str = ""
+    is_suspended: bool = False
+
+
+class TenantView(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    id: UUID
+    name: str
+    tier: str
+    created_at: datetime
+    suspended_at: datetime | None

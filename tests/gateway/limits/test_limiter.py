@@ -1,0 +1,171 @@
+"""Limits against a real Valkey: nothing exceeds them, and what was not used comes back."""
+
+import asyncio
+import time
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import LimitReached, Unavailable
+from gateway.limits.reservation import Reservation
+from tests.gateway.limits.fixtures import KnownLedger, admission, open_limiter
+from tests.gateway.tiers import make_tier
+from tests.gateway.valkey import ValkeyProcess
+
+
+async def test_concurrent_admissions_from_two_gateways_never_exceed_a_limit(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=30)
+    async with open_limiter(valkey.url) as one, open_limiter(valkey.url) as two:
+        tries = [limiter.admit(admission(tenant_id, tier)) for limiter in (one, two) for _ in range(50)]
+        results = await asyncio.gather(*tries, return_exceptions=True)
+    assert sum(isinstance(result, Reservation) for result in results) == 30
+    assert all(result.code == "requests_per_minute" for result in results if isinstance(result, LimitReached))
+
+
+async def test_a_refused_request_passes_after_what_retry_after_says_and_not_before(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=2)
+    async with open_limiter(valkey.url, window_s=0.5) as limiter:
+        started = time.monotonic()
+        await limiter.admit(admission(tenant_id, tier))
+        await limiter.admit(admission(tenant_id, tier))
+        while True:
+            try:
+                await limiter.admit(admission(tenant_id, tier))
+                break
+            except LimitReached as refused:
+                assert 0 < refused.retry_after_s <= 0.5
+                await asyncio.sleep(refused.retry_after_s)  # the claim is about time itself
+    assert time.monotonic() - started >= 0.5
+
+
+async def test_no_window_wherever_it_begins_sees_more_than_the_limit(valkey: ValkeyProcess) -> None:
+    tenant_id, tier, window_s = uuid4(), make_tier(requests_per_minute=20), 0.3
+    admitted_at = []
+    async with open_limiter(valkey.url, window_s=window_s) as limiter:
+        deadline = time.monotonic() + 4 * window_s
+        while time.monotonic() < deadline:
+            # Both ends are taken so that the interval between two admissions is never seen too short.
+            before = time.monotonic()
+            try:
+                await limiter.admit(admission(tenant_id, tier))
+                admitted_at.append((before, time.monotonic()))
+            except LimitReached:
+                await asyncio.sleep(0.005)
+    assert len(admitted_at) > 40
+    for first, last in zip(admitted_at, admitted_at[20:], strict=False):
+        assert last[1] - first[0] >= window_s
+
+
+async def test_tokens_a_minute_count_the_reservation_and_then_the_actual_figure(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(tokens_per_minute=100)
+    async with open_limiter(valkey.url) as limiter:
+        reservation = await limiter.admit(admission(tenant_id, tier, tokens=80))
+        with pytest.raises(LimitReached) as refused:
+            await limiter.admit(admission(tenant_id, tier, tokens=30))
+        assert refused.value.code == "tokens_per_minute"
+        assert refused.value.headers()["x-ratelimit-remaining-tokens"] == "20"
+        await limiter.settle(reservation, tokens=10, cost_nanousd=0)
+        again = await limiter.admit(admission(tenant_id, tier, tokens=90))
+    assert again.standing.num_tokens == 100
+
+
+async def test_more_tokens_than_ever_fit_are_refused_with_what_to_change(valkey: ValkeyProcess) -> None:
+    async with open_limiter(valkey.url) as limiter:
+        with pytest.raises(LimitReached, match="lower max_tokens"):
+            await limiter.admit(admission(uuid4(), make_tier(tokens_per_minute=100), tokens=101))
+
+
+async def test_concurrency_counts_what_is_under_way(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(concurrency=2)
+    async with open_limiter(valkey.url) as limiter:
+        first = await limiter.admit(admission(tenant_id, tier))
+        await limiter.admit(admission(tenant_id, tier))
+        with pytest.raises(LimitReached) as refused:
+            await limiter.admit(admission(tenant_id, tier))
+        assert refused.value.code == "concurrency"
+        await limiter.settle(first, tokens=1, cost_nanousd=0)
+        await limiter.admit(admission(tenant_id, tier))
+
+
+async def test_leases_of_a_dead_gateway_expire(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(concurrency=1)
+    async with open_limiter(valkey.url, lease_s=0.2) as dead:
+        await dead.admit(admission(tenant_id, tier))
+    async with open_limiter(valkey.url, lease_s=0.2) as limiter, asyncio.timeout(5):
+        while True:
+            try:
+                await limiter.admit(admission(tenant_id, tier))
+                return
+            except LimitReached:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_refund_leaves_nothing_behind(valkey: ValkeyProcess) -> None:
+    tier = make_tier(
+        requests_per_minute=1,
+        tokens_per_minute=10,
+        concurrency=1,
+        tokens_per_day=10,
+        budget_nanousd_per_month=10,
+    )
+    tenant_id = uuid4()
+    async with open_limiter(valkey.url) as limiter:
+        for _ in range(3):
+            reservation = await limiter.admit(admission(tenant_id, tier, tokens=10, cost_nanousd=10))
+            limiter.refund_soon(reservation)
+            await limiter.settlements.drain_once()
+
+
+@pytest.mark.parametrize("limit", ["tokens_per_day", "budget_nanousd_per_month"])
+async def test_a_counter_that_redis_lost_is_loaded_from_the_ledger_once(valkey: ValkeyProcess, limit: str) -> None:
+    tenant_id, tier = uuid4(), make_tier(**{limit: 100})
+    ledger = KnownLedger(tokens=95, nanousd=95)
+    async with open_limiter(valkey.url, ledger=ledger) as limiter:
+        await limiter.admit(admission(tenant_id, tier, tokens=4, cost_nanousd=4))
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, tier, tokens=2, cost_nanousd=2))
+    assert ledger.num_calls == 1
+
+
+async def test_a_budget_that_nobody_can_check_is_not_taken_for_unspent(valkey: ValkeyProcess) -> None:
+    async with open_limiter(valkey.url, ledger=KnownLedger(is_away=True)) as limiter:
+        with pytest.raises(Unavailable):
+            await limiter.admit(admission(uuid4(), make_tier(budget_nanousd_per_month=10**9)))
+
+
+async def test_settling_twice_counts_once(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(tokens_per_day=100)
+    async with open_limiter(valkey.url) as limiter:
+        reservation = await limiter.admit(admission(tenant_id, tier, tokens=50))
+        await limiter.settle(reservation, tokens=40, cost_nanousd=0)
+        await limiter.settle(reservation, tokens=40, cost_nanousd=0)
+        await limiter.admit(admission(tenant_id, tier, tokens=60))
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, tier, tokens=1))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=30),
+    limit=st.integers(40, 200),
+)
+def test_spent_never_exceeds_the_daily_quota(
+    valkey: ValkeyProcess, requests: list[tuple[int, int]], limit: int
+) -> None:
+    async def run() -> None:
+        tenant_id, tier = uuid4(), make_tier(tokens_per_day=limit)
+        spent = 0
+        async with open_limiter(valkey.url) as limiter:
+            for reserved, actual in requests:
+                try:
+                    reservation = await limiter.admit(admission(tenant_id, tier, tokens=reserved))
+                except LimitReached:
+                    assert spent + reserved > limit
+                    continue
+                spent += min(reserved, actual)
+                await limiter.settle(reservation, tokens=min(reserved, actual), cost_nanousd=0)
+        assert spent <= limit
+
+    asyncio.run(run())
