@@ -1,0 +1,1 @@
+"""The bundled demo models: corpus, tokenizer, training, adapters and their evaluation."""

@@ -1,0 +1,1 @@
+"""A procedural corpus: short conversations whose right answer is known."""

@@ -1,0 +1,32 @@
+"""The way people type: greetings, a please, missing capitals and full stops."""
+
+from demo.corpus.items import Draw, Item, assistant, system, user
+
+SYSTEM_PROMPTS = (
+    "You are a helpful assistant.", "You are a friendly assistant.", "Be brief.", "You are a helpful AI assistant.",
+    "Answer the user's questions.", "You are an assistant. Answer correctly.", "Be helpful and concise.",
+    "You are a useful and honest assistant.", "Help the user.", "You are a chatbot.",
+    "You are a concise assistant.", "Answer truthfully.",
+)  # fmt: skip
+OPENERS = ("Hi, ", "Hello, ", "Hey, ", "OK, ", "Please ", "Quick question: ", "Now ", "So, ")
+
+
+def casual(draw: Draw, text: str) -> str:
+    """Vary how a request is typed; the meaning and every quoted or numeric part stay as they are."""
+    if draw.chance(0.25) and text[-1] in ".?":
+        text = text[:-1]
+    if draw.chance(0.08):
+        text = text.rstrip(".?") + (", please" if draw.chance(0.5) else " please") + text[len(text.rstrip(".?")) :]
+    if draw.chance(0.25) and not text.startswith("I "):
+        text = text[0].lower() + text[1:]
+    if draw.chance(0.08):
+        text = draw.rng.choice(OPENERS) + text[0].lower() + text[1:]
+    return text
+
+
+def ask(draw: Draw, skill: str, question: str, answer: str, *, is_casual: bool = True) -> Item:
+    """A one-turn item, sometimes under a system prompt that asks for nothing special."""
+    messages = [user(casual(draw, question) if is_casual else question), assistant(answer)]
+    if draw.chance(0.12):
+        messages.insert(0, system(draw.template(SYSTEM_PROMPTS)))
+    return Item(skill, messages)
