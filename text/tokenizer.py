@@ -8,9 +8,15 @@ import tokenizers
 from text.folder import FolderError, read_eos_token_ids, read_special_tokens, read_tokenizer_json
 from text.pieces import read_pieces
 
+_PART_OF_THE_TEXT = ("<tool_call>", "</tool_call>")
+"""Some tokenizers call these special, but whoever reads tool calls from an answer's text must see them."""
+
 
 class Tokenizer:
-    """eos_token_ids: the ids that end an answer; special_tokens: name (`bos_token`, ...) to text."""
+    """eos_token_ids: the ids that end an answer; special_tokens: name (`bos_token`, ...) to text.
+
+    special_token_ids: those that have no text in an answer.
+    """
 
     def __init__(
         self, tokenizer_json: str, *, special_tokens: dict[str, str], eos_token_ids: Iterable[int] = ()
@@ -29,7 +35,9 @@ class Tokenizer:
         own_eos = self._inner.token_to_id(special_tokens.get("eos_token", ""))
         self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if own_eos is None else {own_eos})
         added = self._inner.get_added_tokens_decoder()
-        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_token_ids = frozenset(
+            token_id for token_id, token in added.items() if token.special and token.content not in _PART_OF_THE_TEXT
+        )
         self.pieces = read_pieces(self._inner)
 
     @classmethod

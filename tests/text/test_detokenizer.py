@@ -41,11 +41,12 @@ def increments(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> list[st
     return [*pieces, detokenizer.flush()]
 
 
+PLAIN_IDS = [i for i in range(BYTE_LEVEL.vocab_size + 3) if i != BYTE_LEVEL.token_id("<tool_call>")]
 CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 
 
 @settings(max_examples=300, deadline=None)
-@given(ids=st.lists(st.integers(0, BYTE_LEVEL.vocab_size + 2), max_size=60), cuts=CUTS)
+@given(ids=st.lists(st.sampled_from(PLAIN_IDS), max_size=60), cuts=CUTS)
 def test_byte_level_increments_make_the_whole_text_for_any_ids(ids: list[int], cuts: list[int]) -> None:
     assert "".join(increments(BYTE_LEVEL, ids, cuts)) == BYTE_LEVEL.decode(ids)
 
@@ -94,7 +95,7 @@ def test_a_continuation_keeps_its_leading_space() -> None:
     assert IncrementalDetokenizer(SENTENCEPIECE, is_continuation=True).add(ids) == " fox"
 
 
-def test_special_tokens_have_no_text() -> None:
+def test_special_tokens_have_no_text_but_the_marks_of_a_tool_call_have() -> None:
     ids = BYTE_LEVEL.encode("<|im_start|>hi<|im_end|><tool_call>", add_special_tokens=True)
     assert IncrementalDetokenizer(BYTE_LEVEL).add(ids) == "hi<tool_call>"
 

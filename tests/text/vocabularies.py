@@ -27,7 +27,8 @@ def make_byte_level() -> text.tokenizer.Tokenizer:
         show_progress=False,
     )
     inner.train_from_iterator(CORPUS, trainer)
-    inner.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("<｜tool▁sep｜>", special=False)])
+    inner.add_tokens([AddedToken("<｜tool▁sep｜>", special=False)])
+    inner.add_special_tokens(["<tool_call>"])
     return wrap(inner)
 
 
