@@ -8,6 +8,7 @@ from gateway.keys.keyring import Keyring
 from gateway.limits.limiter import Limiter
 from gateway.limits.settlements import Settlements
 from gateway.metering.outbox import Outbox
+from gateway.metering.queries import UsageQueries
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.upstream.bundles import BundleStore
@@ -27,6 +28,7 @@ class Services:
     bundles: BundleStore
     workers: WorkerClient
     outbox: Outbox
+    usage: UsageQueries
     metrics: Metrics
 
     async def reload(self) -> None:

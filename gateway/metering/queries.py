@@ -1,0 +1,111 @@
+"""Reading usage out of ClickHouse: off the event loop, each question with a deadline."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from gateway.errors import Unavailable
+from gateway.metering import statements
+from gateway.metering.clickhouse import connect, database_of
+from gateway.metering.cursors import encode_cursor
+from gateway.metering.statements import GROUP_COLUMNS, BoundQuery
+from gateway.metering.windows import Window, month_until
+
+DEADLINE_S = 10.0
+_NUM_THREADS = 4
+_SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": int(DEADLINE_S)}
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UsagePage:
+    rows: Sequence[Row]
+    next: str | None
+
+
+class UsageQueries:
+    """All methods raise Unavailable (503) while ClickHouse is away, slow, or not configured."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="usage")
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown)
+        self._forget()
+
+    async def usage(
+        self, window: Window, *, tenant_id: str | None, group_by: str, limit: int = 100, after: str | None = None
+    ) -> UsagePage:
+        """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor."""
+        query = statements.usage(window, tenant_id, group_by=group_by, limit=limit, after=after)
+        rows = await self._fetch(query)
+        shown = rows[:limit]
+        has_more = len(rows) > limit
+        cursor = _cursor(shown[-1], group_by) if has_more else None
+        if group_by != "request":
+            column = GROUP_COLUMNS[group_by]
+            shown = [{column: row.pop("g"), **row} for row in shown]
+        return UsagePage(shown, cursor)
+
+    async def totals(self, window: Window, *, tenant_id: str | None) -> Row:
+        [row] = await self._fetch(statements.totals(window, tenant_id))
+        return row
+
+    async def series(self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int) -> list[Row]:
+        """Requests, tokens and cost by time bucket and by `column`."""
+        return await self._fetch(statements.series(window, tenant_id, column=column, bucket_s=bucket_s))
+
+    async def spent_this_month(self, tenant_id: str, *, now: datetime) -> int:
+        """What the tenant's shipped events of this calendar month (UTC) cost, in 1e-9 dollars."""
+        row = await self.totals(month_until(now), tenant_id=tenant_id)
+        return int(row["cost_nanousd"])
+
+    async def _fetch(self, query: BoundQuery) -> list[Row]:
+        return await self._in_thread(lambda: self._query(query.sql, query.parameters))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await loop.run_in_executor(self._threads, call)
+        except (ClickHouseError, OSError, TimeoutError) as error:
+            # What was in use is given up by its own deadline; the next question connects anew.
+            self._forget()
+            raise Unavailable("usage cannot be read at the moment; it is not lost", retry_after_s=5) from error
+
+    def _query(self, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
+        result = self._connected().query(sql, parameters=dict(parameters), settings=_SETTINGS)
+        return [dict(row) for row in result.named_results()]
+
+    def _connected(self) -> Client:
+        if not self._url:
+            raise Unavailable("this gateway has no CLICKHOUSE_URL, so usage cannot be read here", retry_after_s=60)
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._url, database=database_of(self._url))
+            return self._client
+
+    def _forget(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def _cursor(last: Row, group_by: str) -> str:
+    if group_by == "request":
+        return encode_cursor(round(last["timestamp"].timestamp() * 1_000_000), last["request_id"])
+    if isinstance(last["g"], datetime):
+        return encode_cursor(int(last["g"].timestamp()))
+    return encode_cursor(last["g"] or "")

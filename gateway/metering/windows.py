@@ -1,0 +1,55 @@
+"""Time ranges of usage queries: half open, in UTC."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.errors import InvalidRequest
+
+DEFAULT_SPAN = timedelta(hours=24)
+_YEARS = range(2000, 2200)
+
+
+@dataclass(frozen=True)
+class Window:
+    start: datetime
+    end: datetime
+
+
+def parse_window(start: str | None, end: str | None, *, now: datetime) -> Window:
+    """`from` and `to` as a client sends them: ISO 8601 (UTC unless it says otherwise) or Unix seconds.
+
+    Without `to`: up to now; without `from`: the 24 hours before `to`. Raises InvalidRequest naming the parameter.
+    """
+    # A request that arrives right now still belongs to "up to now".
+    to = _parse(end, "to") if end is not None else now + timedelta(seconds=1)
+    since = _parse(start, "from") if start is not None else to - DEFAULT_SPAN
+    if since >= to:
+        raise InvalidRequest("from must be before to", param="from")
+    return Window(since, to)
+
+
+def month_until(now: datetime) -> Window:
+    """The calendar month of `now` in UTC, up to now."""
+    start = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return Window(start, now + timedelta(seconds=1))
+
+
+def _parse(text: str, param: str) -> datetime:
+    try:
+        moment = _moment(text.strip())
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRequest(
+            f"{param}: {text[:40]!r} is no time; send ISO 8601 such as 2026-01-31T12:00:00Z, or Unix seconds",
+            param=param,
+        ) from None
+    if moment.year not in _YEARS:
+        raise InvalidRequest(f"{param}: the year {moment.year} is out of range", param=param)
+    return moment
+
+
+def _moment(text: str) -> datetime:
+    if text.replace(".", "", 1).isdigit() and len(text.split(".")[0]) > 8:
+        return datetime.fromtimestamp(float(text), UTC)
+    # A `+` that was not escaped in the URL arrives as a space.
+    moment = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
