@@ -71,7 +71,7 @@ def _check_chat(request: ChatCompletionRequest) -> None:
 def _check_completion(request: CompletionRequest) -> None:
     if not request.prompt:
         raise ProtocolError("prompt must not be empty", param="prompt")
-    if isinstance(request.prompt, list) and not isinstance(request.prompt[0], int):
+    if isinstance(request.prompt, list) and not all(isinstance(part, int) for part in request.prompt):
         raise ProtocolError(
             "one prompt a request: a string or one list of token ids", param="prompt", code="unsupported"
         )

@@ -84,7 +84,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    # OpenAI's four forms; msgspec allows one list type in a union, so that checks.py tells mixed lists apart.
+    prompt: str | list[str | TokenId | list[TokenId]]
     best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None

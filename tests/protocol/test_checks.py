@@ -1,0 +1,99 @@
+import msgspec
+import pytest
+
+from protocol.checks import check_request, decode_body, output_limit
+from protocol.errors import ErrorBody, ProtocolError
+from protocol.requests import ChatCompletionRequest, CompletionRequest
+
+CHAT = msgspec.json.Decoder(ChatCompletionRequest)
+COMPLETION = msgspec.json.Decoder(CompletionRequest)
+HI = b'"messages": [{"role": "user", "content": "Hi"}]'
+
+
+def chat(fields: bytes) -> ChatCompletionRequest:
+    return decode_body(b'{"model": "m", ' + fields + b"}", CHAT)
+
+
+def completion(fields: bytes) -> CompletionRequest:
+    return decode_body(b'{"model": "m", ' + fields + b"}", COMPLETION)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"messages": []', "messages"),
+        (b'"messages": "Hi"', "messages"),
+        (b'"messages": [{"role": "friend", "content": "Hi"}]', "messages[0].role"),
+        (b'"messages": [{"role": "user"}]', "messages[0].content"),
+        (b'"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]', "messages[0].content[0].text"),
+        (b'"messages": [{"role": "user", "content": [{"type": "image_url"}]}]', "messages[0].content[0].type"),
+        (HI + b', "temperature": "hot"', "temperature"),
+        (HI + b', "temperature": 2.5', "temperature"),
+        (HI + b', "top_p": 0', "top_p"),
+        (HI + b', "max_token": 5', "max_token"),
+        (HI + b', "max_tokens": 0', "max_tokens"),
+        (HI + b', "stop": [""]', "stop[0]"),
+        (HI + b', "stream_options": {"usage": true}', "stream_options.usage"),
+        (HI + b', "logit_bias": {"7": 101}', "logit_bias[...]"),
+        (HI + b', "seed": 1e30', "seed"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: bytes, param: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        chat(fields)
+    assert caught.value.param == param
+    assert caught.value.status == 400
+    assert param in caught.value.message
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"model": "\xff"}', b'{"model": "\\ud800"}'])
+def test_what_is_no_json_object_in_utf8_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_body(body, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"messages": [{"role": "user", "content": ""}]', "messages[0].content"),
+        (b'"messages": [{"role": "assistant", "tool_calls": []}]', "messages[0].content"),
+        (HI + b', "max_tokens": 5, "max_completion_tokens": 6', "max_tokens"),
+        (HI + b', "stream_options": {"include_usage": true}', "stream_options"),
+        (HI + b', "n": 2', "n"),
+        (HI + b', "logprobs": true', "logprobs"),
+        (HI + b', "response_format": {"type": "json_object"}', "response_format"),
+        (HI + b', "tool_choice": "required"', "tool_choice"),
+        (HI + b', "stop": [' + b",".join([b'"a"'] * 17) + b"]", "stop"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(fields: bytes, param: str) -> None:
+    request = chat(fields)
+    with pytest.raises(ProtocolError) as caught:
+        check_request(request)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("prompt", [b'"Hi"', b"[1, 2]"])
+def test_a_prompt_is_text_or_token_ids(prompt: bytes) -> None:
+    check_request(completion(b'"prompt": ' + prompt))
+
+
+@pytest.mark.parametrize("prompt", [b'""', b"[]", b'["a"]', b"[[1]]", b'[1, "a"]', b"[-1]", b"[true]", b"[1.5]"])
+def test_other_prompts_are_refused_by_name(prompt: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        check_request(completion(b'"prompt": ' + prompt))
+    assert (caught.value.param or "").startswith("prompt")
+
+
+def test_the_newer_name_of_the_output_limit_counts_too() -> None:
+    assert output_limit(chat(HI + b', "max_completion_tokens": 6')) == 6
+    assert output_limit(chat(HI + b', "max_tokens": 5')) == 5
+    assert output_limit(chat(HI)) is None
+
+
+def test_an_error_has_the_shape_of_openai() -> None:
+    body = ProtocolError("no", param="p", code="c").body()
+    assert msgspec.json.decode(body) == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "p", "code": "c"}
+    }
+    assert msgspec.json.decode(body, type=ErrorBody).error.param == "p"
