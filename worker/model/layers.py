@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.kv_store import store_kv
+from kernels.linear import PackedWeight, linear
 from kernels.lora import LoraSegments, add_lora
 from kernels.paged_attention import AttentionPlan, paged_attention
 from kernels.rms_norm import rms_norm
@@ -41,14 +42,14 @@ LoraLayer = dict[str, LoraStack]
 
 @dataclass(slots=True)
 class Linear:
-    """y = x weight^T + bias, plus each token's adapter; weight [out, in]."""
+    """y = x weight^T + bias, plus each token's adapter."""
 
     name: str
-    weight: Tensor
+    weight: PackedWeight
     bias: Tensor | None
 
     def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
-        y = torch.nn.functional.linear(x, self.weight, self.bias)
+        y = linear(x, self.weight, self.bias)
         if inputs.segments is not None and self.name in lora:
             stack = lora[self.name]
             add_lora(y, x, stack.a, stack.b, inputs.segments)

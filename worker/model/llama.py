@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernels.linear import PackedWeight, linear, pack
 from kernels.rms_norm import rms_norm
 from worker.model.config import ModelConfig
 from worker.model.layers import Attention, DecoderLayer, GatedMLP, Linear, LoraLayer, StepInputs
@@ -41,7 +42,7 @@ class LlamaModel:
     embedding: Tensor
     layers: list[DecoderLayer]
     norm: Tensor
-    head: Tensor
+    head: PackedWeight
 
     def forward(self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer]) -> Tensor:
         """Logits [len(output_rows), vocab] fp32 of the rows asked for; the new tokens' keys and values are stored."""
@@ -49,7 +50,7 @@ class LlamaModel:
         for layer, cache, adapters in zip(self.layers, caches, lora, strict=True):
             x = layer(x, cache, inputs, adapters)
         x = rms_norm(x.index_select(0, inputs.output_rows), self.norm, eps=self.config.rms_eps)
-        return torch.nn.functional.linear(x, self.head).float()
+        return linear(x, self.head).float()
 
 
 def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaModel:
@@ -60,7 +61,7 @@ def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaMo
         layers = [_load_layer(checkpoint, config, i, dtype) for i in range(config.num_layers)]
         norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
         head = embedding if config.tie_embeddings else checkpoint.read("lm_head.weight", vocab_shape, dtype)
-    return LlamaModel(config, embedding, layers, norm, head)
+    return LlamaModel(config, embedding, layers, norm, pack(head))
 
 
 def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype) -> DecoderLayer:
@@ -76,7 +77,7 @@ def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torc
         biases = [
             checkpoint.read(f"{prefix}{block}.{part}.bias", shapes[part][:1], dtype) for part in parts if has_bias
         ]
-        return Linear(name, _join(weights), _join(biases) if biases else None)
+        return Linear(name, pack(_join(weights)), _join(biases) if biases else None)
 
     attention = Attention(
         qkv=fused("qkv", "self_attn", has_bias=config.qkv_bias),

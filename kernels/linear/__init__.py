@@ -1,0 +1,32 @@
+"""Matrix products with weights that are packed once, at load."""
+
+import torch
+from torch import Tensor
+
+from kernels.linear import onednn, reference
+from kernels.linear.packed import PackedWeight
+
+__all__ = ["PackedWeight", "linear", "pack"]
+
+
+def pack(weight: Tensor) -> PackedWeight:
+    """weight [out, in], rearranged for `linear`; the original may be freed."""
+    if onednn.can_pack(weight):
+        return PackedWeight(onednn.pack(weight), weight.shape[0], weight.shape[1], is_onednn=True)
+    return PackedWeight(weight, weight.shape[0], weight.shape[1], is_onednn=False)
+
+
+def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias: x [tokens, in] contiguous -> [tokens, out], of x's dtype.
+
+    Packed by oneDNN, a row's result does not depend on how many rows there are, bit for bit.
+    Raises ValueError on a shape or dtype mismatch.
+    """
+    if x.shape[1] != weight.in_size or x.dtype != weight.tensor.dtype:
+        raise ValueError(f"linear: x {tuple(x.shape)} {x.dtype} does not fit {weight}")
+    return onednn.linear(x, weight.tensor, bias) if weight.is_onednn else reference.linear(x, weight.tensor, bias)
+
+
+def is_fast(dtype: torch.dtype) -> bool:
+    """Whether this machine multiplies matrices of that dtype at least as fast as float32."""
+    return dtype == torch.float32 or onednn.is_supported(dtype)

@@ -1,0 +1,43 @@
+"""The CPU path: oneDNN's blocked products, through the operations that torch's inductor uses for frozen weights.
+
+At 8 rows and more they are 1.5 to 2.5 times as fast as torch's float32 product on AMD (whose MKL stops at AVX2), and
+they sum a row in the same order whatever the number of rows; that makes a request's tokens independent of its batch.
+"""
+
+import torch
+from torch import Tensor
+
+_OPERATIONS = ("_reorder_linear_weight", "_linear_pointwise")
+_SINGLE_ROW_LIMIT = 1024
+"""From this inner size on, oneDNN sums a single row in another order than many."""
+
+
+def is_supported(dtype: torch.dtype) -> bool:
+    """float32 wherever oneDNN is; bfloat16 where the processor multiplies it natively."""
+    if not torch.backends.mkldnn.is_available() or not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATIONS):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and _has_native_bf16())
+
+
+def can_pack(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and is_supported(weight.dtype)
+
+
+def pack(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 32)
+    return packed
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if len(x) == 1 and x.shape[1] >= _SINGLE_ROW_LIMIT:
+        return _multiply(x.repeat(2, 1), weight, bias)[:1]
+    return _multiply(x, weight, bias)
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return result
+
+
+def _has_native_bf16() -> bool:
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
