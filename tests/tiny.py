@@ -31,6 +31,7 @@ def make_tiny_checkpoint(
     vocab_size: int = 384,
     max_model_len: int = 512,
     dtype: torch.dtype = torch.float32,
+    is_transformers5: bool = False,
     **config: Any,
 ) -> Path:
     """Write config, generation config, weights, tokenizer and chat template; `config` overrides config.json's fields.
@@ -59,6 +60,10 @@ def make_tiny_checkpoint(
         "bos_token_id": 0,
         "eos_token_id": eos[0],
     } | config
+    if is_transformers5:
+        fields["dtype"] = fields.pop("torch_dtype")
+        rope = fields.pop("rope_scaling", {"rope_type": "default"})
+        fields["rope_parameters"] = {**rope, "rope_theta": fields.pop("rope_theta")}
     _write(folder / "config.json", fields)
     _write(folder / "generation_config.json", {"bos_token_id": 0, "eos_token_id": eos})
     save_file(_make_weights(fields, seed, dtype), folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,59 @@
+"""A model and its cache without the engine around them: prompts in, logits out."""
+
+import random
+from pathlib import Path
+
+import torch
+
+from worker.engine.blocks import BlockPool, blocks_needed
+from worker.engine.request import EngineRequest
+from worker.engine.runner import Runner
+from worker.engine.sequence import Chunk, Sequence
+from worker.lora.adapter import read_adapter
+from worker.lora.store import LoraStore
+from worker.model.config import read_config
+from worker.model.llama import load_llama
+from worker.model.weights import target_dtype
+
+
+class TinyRunner:
+    """Sequences by name; blocks are handed out scattered, as in a pool that has been in use."""
+
+    def __init__(self, checkpoint: Path, *, dtype: str = "float32", adapters: dict[str, Path] | None = None) -> None:
+        config = read_config(checkpoint)
+        torch_dtype = target_dtype(dtype, config, checkpoint)
+        self._lora = LoraStore(config, torch_dtype)
+        for name, path in (adapters or {}).items():
+            self._lora.add(name, read_adapter(path, config, torch_dtype))
+        model = load_llama(checkpoint, config, torch_dtype)
+        self._runner = Runner(model, self._lora, num_blocks=97, max_model_len=config.max_positions)
+        self._pool = BlockPool(97)
+        block_ids = self._pool.allocate(97)
+        random.Random(0).shuffle(block_ids)
+        self._pool.release(block_ids)
+        self._sequences: dict[str, Sequence] = {}
+
+    def extend(self, name: str, token_ids: list[int], *, adapter: str | None = None) -> torch.Tensor:
+        return self.extend_all({name: token_ids}, adapters={name: adapter})[0]
+
+    def extend_all(
+        self, token_ids: dict[str, list[int]], *, adapters: dict[str, str | None] | None = None
+    ) -> torch.Tensor:
+        """Compute, in one batch, what is new of each sequence; logits after the last token of each, in order."""
+        chunks = []
+        for name, ids in token_ids.items():
+            sequence = self._sequences.get(name) or self._start(name, (adapters or {}).get(name))
+            sequence.token_ids = list(ids)
+            missing = blocks_needed(len(ids)) - len(sequence.block_ids)
+            sequence.block_ids += self._pool.allocate(missing)
+            chunks.append(Chunk(sequence, sequence.num_uncomputed))
+        logits = self._runner.run(chunks)
+        for chunk in chunks:
+            chunk.sequence.num_computed += chunk.num_tokens
+        return logits
+
+    def _start(self, name: str, adapter: str | None) -> Sequence:
+        request = EngineRequest(request_id=name, prompt_ids=[0], adapter=adapter)
+        slot = -1 if adapter is None else self._lora.acquire(adapter)[0]
+        self._sequences[name] = Sequence(request, [], 0, b"", 0.0, slot)
+        return self._sequences[name]

@@ -1,0 +1,163 @@
+"""Adapters against peft, mixed in one batch, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
+from tests.worker.compute import TinyRunner
+from worker.lora.adapter import AdapterError, read_adapter
+from worker.lora.store import LoraStore
+from worker.model.config import read_config
+
+# peft 0.21 still reads a property that transformers 5 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+KINDS: dict[str, dict[str, Any]] = {
+    "qv": {"rank": 4},
+    "all": {"rank": 8, "target_modules": ALL},
+    "rslora": {"rank": 16, "target_modules": ALL, "use_rslora": True, "alpha": 8.0},
+    "mlp": {"rank": 1, "target_modules": ("up_proj", "down_proj"), "alpha": 2.0},
+}
+PROMPT = [(13 * i + 5) % 380 for i in range(70)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("adapters")
+    return {
+        name: make_tiny_adapter(root / name, checkpoint, seed=i, **kind) for i, (name, kind) in enumerate(KINDS.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path, adapters: dict[str, Path]) -> dict[str | None, torch.Tensor]:
+    """peft's logits after the prompt, by adapter."""
+    prompt = torch.tensor([PROMPT])
+    with torch.inference_mode():
+        logits: dict[str | None, torch.Tensor] = {
+            None: LlamaForCausalLM.from_pretrained(checkpoint)(prompt).logits[0, -1]
+        }
+        for name, path in adapters.items():
+            model = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(checkpoint), path).eval()
+            logits[name] = model(prompt).logits[0, -1]
+    return logits
+
+
+def test_a_mixed_batch_gives_each_its_own_adapter_as_peft_does(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, torch.Tensor]
+) -> None:
+    runner = TinyRunner(checkpoint, adapters=adapters)
+    names = [*KINDS, None]
+    by_request: dict[str, str | None] = {f"request {i}": name for i, name in enumerate(names)}
+    runner.extend_all(dict.fromkeys(by_request, PROMPT[:-3]), adapters=by_request)
+    for end in (-2, -1, None):
+        logits = runner.extend_all(dict.fromkeys(by_request, PROMPT[:end]))
+    for name, row in zip(names, logits, strict=True):
+        torch.testing.assert_close(row, expected[name], atol=1e-4, rtol=0)
+    # Random B makes every adapter loud: the comparison above could not pass by leaving them out.
+    assert all((expected[name] - expected[None]).abs().max() > 0.1 for name in KINDS)
+
+
+def test_a_left_slot_is_taken_again_and_reading_it_gives_the_new_adapter(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, torch.Tensor]
+) -> None:
+    config = read_config(checkpoint)
+    store = LoraStore(config, torch.float32)
+    for name in ("rslora", "qv"):
+        store.add(name, read_adapter(adapters[name], config, torch.float32))
+    store.remove("rslora")
+    store.add("all", read_adapter(adapters["all"], config, torch.float32))
+    assert store.names == ("all", "qv")
+    assert store.acquire("all")[0] == 0
+    assert (
+        TinyRunner(checkpoint, adapters={"x": adapters["all"]})
+        .extend("a", PROMPT, adapter="x")
+        .allclose(expected["all"], atol=1e-4)
+    )
+
+
+def test_an_unloaded_adapter_stays_for_those_that_run_with_it(checkpoint: Path, adapters: dict[str, Path]) -> None:
+    config = read_config(checkpoint)
+    store = LoraStore(config, torch.float32)
+    store.add("qv", read_adapter(adapters["qv"], config, torch.float32))
+    slot, _ = store.acquire("qv")
+    store.remove("qv")
+    assert store.names == ()
+    with pytest.raises(KeyError):
+        store.acquire("qv")
+    assert store.layers[0]["qkv"].a.any()
+    store.release(slot)
+    assert store.layers[0] == {}
+
+
+def test_target_modules_may_be_a_regex(checkpoint: Path, tmp_path: Path) -> None:
+    path = make_tiny_adapter(tmp_path, checkpoint)
+    edit_config(path, target_modules=r".*\.(q|v)_proj")
+    config = read_config(checkpoint)
+    assert len(read_adapter(path, config, torch.float32).weights) == 2 * config.num_layers
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"use_dora": True}, "use_dora is not supported"),
+        ({"bias": "all"}, "biases are not supported"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"r": 0}, "r must be at least 1"),
+        ({"r": 8}, "expected [8, 64]"),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_one_line(
+    checkpoint: Path, tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    path = make_tiny_adapter(tmp_path, checkpoint)
+    edit_config(path, **change)
+    assert_refused(path, checkpoint, reason)
+
+
+def test_tensors_of_other_modules_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    path = make_tiny_adapter(tmp_path, checkpoint)
+    weights = load_file(path / "adapter_model.safetensors")
+    weights["base_model.model.lm_head.lora_A.weight"] = torch.zeros(4, 64)
+    save_file(weights, path / "adapter_model.safetensors")
+    assert_refused(path, checkpoint, "lm_head.lora_A.weight' is not supported")
+
+
+def test_an_adapter_for_a_deeper_model_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    deep = make_tiny_checkpoint(tmp_path / "deep", num_layers=3)
+    assert_refused(make_tiny_adapter(tmp_path / "adapter", deep), checkpoint, "is for layer 2, the model has 2")
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_missing_and_truncated_files_are_refused(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    path = make_tiny_adapter(tmp_path, checkpoint)
+    (path / name).write_bytes((path / name).read_bytes()[:100])
+    assert_refused(path, checkpoint, name)
+    (path / name).unlink()
+    assert_refused(path, checkpoint, "the file is missing")
+
+
+def edit_config(path: Path, **change: object) -> None:
+    file = path / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+
+
+def assert_refused(path: Path, checkpoint: Path, reason: str) -> None:
+    with pytest.raises(AdapterError) as caught:
+        read_adapter(path, read_config(checkpoint), torch.float32)
+    assert reason in str(caught.value)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,85 @@
+"""Logits of every supported architecture and layout against transformers', whole, in chunks and token by token."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tests.tiny import make_tiny_checkpoint
+from tests.worker.compute import TinyRunner
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gqa tied": {},
+    "mha": {"num_kv_heads": 4},
+    "mqa untied": {"num_kv_heads": 1, "tie_word_embeddings": False},
+    "odd head_dim": {"head_dim": 24},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "theta": {"rope_theta": 500000.0},
+    "llama3 rope": {"rope_scaling": LLAMA3_ROPE},
+    "linear rope, old spelling": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "transformers 5 layout": {"is_transformers5": True, "rope_scaling": LLAMA3_ROPE, "rope_theta": 20000.0},
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32},
+}
+PROMPT = [(11 * i + 3) % 380 for i in range(150)]
+
+
+@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("model"), **request.param)
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path) -> torch.Tensor:
+    """Logits after every token of the prompt."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    with torch.inference_mode():
+        return model(torch.tensor([PROMPT])).logits[0]
+
+
+@pytest.mark.parametrize("chunk_lens", [[150], [64, 64, 22], [7, 33, 1, 16, 93], [140] + [1] * 10])
+def test_logits_equal_those_of_transformers(checkpoint: Path, expected: torch.Tensor, chunk_lens: list[int]) -> None:
+    runner = TinyRunner(checkpoint)
+    done = 0
+    for chunk_len in chunk_lens:
+        done += chunk_len
+        logits = runner.extend("a", PROMPT[:done])
+        torch.testing.assert_close(logits, expected[done - 1], atol=1e-4, rtol=0)
+
+
+def test_bfloat16_errs_at_most_twice_as_much_as_transformers_does(tmp_path: Path) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        prompt = torch.tensor([PROMPT])
+        truth, theirs = (
+            AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)(prompt).logits[0, -1].double()
+            for dtype in (torch.float64, torch.bfloat16)
+        )
+    ours = TinyRunner(checkpoint, dtype="bfloat16").extend("a", PROMPT).double()
+    assert (ours - truth).square().mean() <= 4 * (theirs - truth).square().mean()
+
+
+def test_a_sharded_checkpoint_is_the_same_model(tmp_path: Path) -> None:
+    whole = make_tiny_checkpoint(tmp_path / "whole")
+    sharded = make_tiny_checkpoint(tmp_path / "sharded")
+    weights = load_file(sharded / "model.safetensors")
+    (sharded / "model.safetensors").unlink()
+    names = sorted(weights)
+    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file_name, members in shards.items():
+        save_file({name: weights[name] for name in members}, sharded / file_name)
+    index = {"weight_map": {name: file_name for file_name, members in shards.items() for name in members}}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert torch.equal(TinyRunner(whole).extend("a", PROMPT), TinyRunner(sharded).extend("a", PROMPT))
