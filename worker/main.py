@@ -1,0 +1,92 @@
+"""The worker process: one checkpoint served until a signal says to stop."""
+
+import asyncio
+import errno
+import gc
+import logging
+import signal
+import socket
+import sys
+
+import uvloop
+
+from worker.settings import SettingsError, WorkerSettings
+
+log = logging.getLogger("tiergate.worker")
+
+
+def run(settings: WorkerSettings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. What stops the start is one line on stderr and code 2."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        if not settings.model.is_dir():
+            raise SettingsError(f"--model: {settings.model} is not a folder")
+        # Before the checkpoint is read: a port in use should be told in a moment, not after loading.
+        with bind(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+            loop.run(_serve(settings, listener))
+    except SettingsError as error:
+        sys.stderr.write(f"tiergate worker: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has the port but does not listen yet. Raises SettingsError naming the port."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise SettingsError(f"--host: {host}: {error.strerror}") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _port_error(host, port, error) from error
+    return listener
+
+
+def _port_error(host: str, port: int, error: OSError) -> SettingsError:
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(f"--port: {port} on {host} is in use; stop what listens there or choose another port")
+    return SettingsError(f"--port: cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
+    # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
+    from worker.registration import Heartbeat
+    from worker.server.assembly import make_replica
+    from worker.server.serving import serve
+
+    replica = make_replica(settings)
+    # From here on there is something to finish; while loading, a signal ends the process at once.
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    # What was loaded stays; the collector need not walk through it again and again.
+    gc.freeze()
+    host, port = listener.getsockname()[:2]
+    url = settings.url or f"http://{_reachable(host)}:{port}"
+    heartbeat = None
+    if settings.register is not None and settings.api_key is not None:
+        try:
+            heartbeat = Heartbeat(settings.register, url=url, worker_key=settings.api_key, report=replica.load_report)
+        except ValueError as error:
+            raise SettingsError(f"--register: {error}") from error
+    log.info("serving %s at %s", replica.served_name, url)
+    try:
+        await serve(replica, listener, heartbeat=heartbeat, stop=stop, drain_grace_s=settings.drain_grace_s)
+    except* OSError as errors:
+        # Two processes may bind one port as long as none listens; the second learns it only now.
+        first = errors.exceptions[0]
+        assert isinstance(first, OSError)
+        raise _port_error(host, port, first) from first
+
+
+def _reachable(host: str) -> str:
+    """A wildcard address is no place to connect to."""
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,48 @@
+"""The worker's routes."""
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from protocol.errors import ProtocolError
+from worker.server import health, models, tokenize
+from worker.server.completions import CompletionsEndpoint
+from worker.server.errors import KeyGate, on_bug, on_http_error, on_protocol_error
+from worker.server.health import Readiness
+from worker.server.replica import Replica
+
+
+def create_app(replica: Replica, readiness: Readiness) -> Starlette:
+    routes = [
+        Route("/v1/chat/completions", CompletionsEndpoint(replica, is_chat=True), methods=["POST"]),
+        Route("/v1/completions", CompletionsEndpoint(replica, is_chat=False), methods=["POST"]),
+        Route("/v1/models", _models),
+        Route("/v1/load_lora_adapter", models.load_adapter, methods=["POST"]),
+        Route("/v1/unload_lora_adapter", models.unload_adapter, methods=["POST"]),
+        Route("/tokenizer", tokenize.serve_bundle),
+        Route("/health", health.health),
+        Route("/ready", health.ready),
+        Route("/metrics", health.metrics),
+        Route("/load", health.load),
+    ]
+    for prefix in ("", "/v1"):
+        routes.append(Route(f"{prefix}/tokenize", tokenize.tokenize, methods=["POST"]))
+        routes.append(Route(f"{prefix}/detokenize", tokenize.detokenize, methods=["POST"]))
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(KeyGate, api_key=replica.api_key)],
+        exception_handlers={ProtocolError: on_protocol_error, HTTPException: on_http_error, Exception: on_bug},
+    )
+    app.router.redirect_slashes = False
+    app.state.replica = replica
+    app.state.readiness = readiness
+    return app
+
+
+async def _models(request: Request) -> Response:
+    listed = models.list_models(request.app.state.replica)
+    return Response(msgspec.json.encode(listed), media_type="application/json")

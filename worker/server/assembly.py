@@ -1,0 +1,56 @@
+"""Putting a replica together from its settings."""
+
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+from text.bundle import Bundle
+from text.folder import FolderError
+from worker.engine.engine import Engine
+from worker.engine.settings import EngineSettings
+from worker.lora.adapter import AdapterError
+from worker.model.config import CheckpointError
+from worker.server.defaults import read_defaults
+from worker.server.metrics import Metrics
+from worker.server.replica import Replica
+from worker.settings import SettingsError, WorkerSettings
+
+
+def make_replica(settings: WorkerSettings) -> Replica:
+    """Loads the checkpoint. Raises SettingsError, one line naming the file and the reason."""
+    try:
+        defaults = read_defaults(settings.model)
+        engine = Engine.load(_engine_settings(settings))
+        bundle = Bundle.from_folder(settings.model, max_model_len=engine.max_model_len)
+    except (CheckpointError, AdapterError, FolderError, ValueError) as error:
+        raise SettingsError(" ".join(str(error).split())) from error
+    return Replica(
+        engine=engine,
+        bundle=bundle,
+        served_name=settings.served_name,
+        pool=settings.pool,
+        worker_id=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        created_at_s=int(time.time()),
+        defaults=defaults,
+        metrics=Metrics(engine, settings.served_name),
+        api_key=settings.api_key,
+        max_body_bytes=settings.max_body_bytes,
+        adapter_paths={name: str(path) for name, path in settings.adapters.items()},
+    )
+
+
+def _engine_settings(settings: WorkerSettings) -> EngineSettings:
+    return EngineSettings(
+        model_path=settings.model,
+        dtype=settings.dtype,
+        max_model_len=settings.max_model_len,
+        num_blocks=settings.kv_blocks,
+        kv_memory_bytes=settings.kv_memory_mb << 20,
+        max_num_seqs=settings.max_num_seqs,
+        max_batched_tokens=settings.max_batched_tokens,
+        max_waiting=settings.max_waiting,
+        num_threads=settings.num_threads,
+        adapters={name: Path(path) for name, path in settings.adapters.items()},
+    )

@@ -1,0 +1,56 @@
+"""What a caller says in headers; the platform's own ones count only from a trusted caller."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.accounting import ACCOUNTING_HEADER
+from protocol.errors import ProtocolError
+from protocol.ids import make_uuid7
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """is_trusted: presented the worker key. deadline_at: `time.monotonic()`."""
+
+    request_id: str
+    is_trusted: bool
+    wants_accounting: bool
+    tenant: str = ""
+    weight: float = 1.0
+    deadline_at: float | None = None
+
+
+def read_call(headers: Mapping[str, str], *, has_key: bool) -> Call:
+    """has_key: this worker asks for a key, so whoever got here presented it. Raises ProtocolError."""
+    asked_id = headers.get("x-request-id", "")
+    request_id = asked_id if _REQUEST_ID.fullmatch(asked_id) else str(make_uuid7(time.time_ns() // 1_000_000))
+    # Without a key the worker listens on loopback only: whoever got here may see the figures, but sets no priorities.
+    call = Call(request_id=request_id, is_trusted=has_key, wants_accounting=headers.get(ACCOUNTING_HEADER) == "1")
+    if not has_key:
+        return call
+    deadline_ms = _number(headers, "x-tiergate-deadline-ms")
+    return Call(
+        request_id=request_id,
+        is_trusted=True,
+        wants_accounting=call.wants_accounting,
+        tenant=headers.get("x-tiergate-tenant", ""),
+        weight=_number(headers, "x-tiergate-weight") or 1.0,
+        deadline_at=None if deadline_ms is None else time.monotonic() + deadline_ms / 1e3,
+    )
+
+
+def _number(headers: Mapping[str, str], name: str) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise ProtocolError(f"the header {name} must be a positive number, got {text!r}", param=name)
+    return number

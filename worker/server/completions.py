@@ -1,0 +1,91 @@
+"""`POST /v1/chat/completions` and `POST /v1/completions`."""
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from protocol.accounting import ACCOUNTING_HEADER
+from protocol.errors import ProtocolError
+from protocol.messages import ToolCall
+from worker.engine.errors import EngineError
+from worker.server.answer import Answer, Piece
+from worker.server.body import read_body
+from worker.server.call import read_call
+from worker.server.chunks import encode_whole
+from worker.server.disconnect import ClientGone, until_disconnect
+from worker.server.errors import error_response
+from worker.server.events import write_events
+from worker.server.intake import Job, make_job
+from worker.server.replica import Replica
+
+_INLINE_BYTES = 16_384
+"""A body up to this length is rendered and tokenised in a few milliseconds; a longer one goes to a thread."""
+
+
+class CompletionsEndpoint:
+    """An ASGI endpoint of its own, so that each event is one write and a disconnect is seen at once."""
+
+    def __init__(self, replica: Replica, *, is_chat: bool) -> None:
+        self._replica = replica
+        self._is_chat = is_chat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._replica.activity:
+                await self._serve(Request(scope, receive), receive, send)
+        except ProtocolError as error:
+            if not isinstance(error, EngineError):
+                self._replica.metrics.count_failed(error.code or "invalid_request")
+            await error_response(error)(scope, receive, send)
+        except ClientGone:
+            self._replica.metrics.count_failed("client_disconnected")
+
+    async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
+        replica = self._replica
+        replica.check_accepting()
+        body = await read_body(request, max_bytes=replica.max_body_bytes)
+        call = read_call(request.headers, has_key=replica.api_key is not None)
+        if len(body) > _INLINE_BYTES:
+            job = await asyncio.to_thread(make_job, replica, body, call, is_chat=self._is_chat)
+        else:
+            job = make_job(replica, body, call, is_chat=self._is_chat)
+        answer = Answer(replica, job)
+        try:
+            await until_disconnect(receive, (_stream if job.is_stream else _whole)(job, answer, send))
+        finally:
+            answer.close()
+
+
+async def _stream(job: Job, answer: Answer, send: Send) -> None:
+    """The status goes out with the first event, so that an early failure still gets a status of its own."""
+    is_started = False
+    async for event in write_events(job, answer):
+        if not is_started:
+            is_started = True
+            await send({"type": "http.response.start", "status": 200, "headers": _headers(job, b"text/event-stream")})
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _whole(job: Job, answer: Answer, send: Send) -> None:
+    parts: list[str | ToolCall] = []
+    async for piece in answer.pieces():
+        if isinstance(piece, Piece):
+            parts += piece.parts
+    assert answer.finish_reason is not None
+    body = encode_whole(job, parts, answer.finish_reason, answer.usage)
+    headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]
+    if job.wants_accounting:
+        headers.append((ACCOUNTING_HEADER.encode(), msgspec.json.encode(answer.accounting)))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _headers(job: Job, content_type: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", content_type),
+        (b"cache-control", b"no-cache"),
+        (b"x-request-id", job.request.request_id.encode()),
+    ]

@@ -1,0 +1,26 @@
+"""How a checkpoint wants to be sampled when a request does not say: generation_config.json, as vLLM reads it."""
+
+from pathlib import Path
+
+import msgspec
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True):
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+def read_defaults(folder: Path) -> SamplingDefaults:
+    """What the file does not say, or says as null, is OpenAI's default. Raises ValueError naming the file."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return SamplingDefaults()
+    try:
+        said = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+        known = {name: value for name, value in said.items() if value is not None}
+        return msgspec.convert(known, SamplingDefaults)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -1,0 +1,77 @@
+"""Every error in OpenAI's shape, and every request behind the key unless its path is listed."""
+
+import hmac
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from protocol.errors import ErrorType, ProtocolError, encode_error
+from worker.server.body import BodyTooLarge
+
+PUBLIC_PATHS = frozenset({"/health", "/ready", "/metrics"})
+log = logging.getLogger("tiergate.server")
+
+
+class BadKey(ProtocolError):
+    status = 401
+    type: ErrorType = "authentication_error"
+
+    def __init__(self) -> None:
+        super().__init__("send `Authorization: Bearer <the worker key>`", code="invalid_api_key")
+
+
+class KeyGate:
+    """Lets a request through when it presents the key; without a configured key, always."""
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
+        self._app = app
+        self._expected = None if api_key is None else f"Bearer {api_key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._expected is not None and scope["path"] not in PUBLIC_PATHS:
+            sent = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(sent, self._expected):
+                await error_response(BadKey())(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def error_response(error: ProtocolError) -> Response:
+    headers = {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(retry_after_s)))
+    if isinstance(error, BodyTooLarge):
+        # The rest of the body is still on its way and must not be read as the next request.
+        headers["connection"] = "close"
+    return _json(error.body(), error.status, headers)
+
+
+async def on_protocol_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProtocolError)
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own: an unknown path or a wrong method."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"{method} is not allowed for {path}; use {allowed}"
+        return _json(encode_error(message, type="invalid_request_error", code="method_not_allowed"), 405, error.headers)
+    message = f"{method} {path} is not served by this worker"
+    return _json(encode_error(message, type="not_found_error", code="unsupported_endpoint"), 404)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """Our own mistake; the server logs the traceback."""
+    return _json(encode_error("an internal error; it was logged", type="server_error", code="internal_error"), 500)
+
+
+def _json(body: bytes, status: int, headers: object = None) -> Response:
+    extra = dict(headers) if isinstance(headers, dict) else {}
+    return Response(body, status, headers=extra, media_type="application/json")

@@ -1,0 +1,88 @@
+"""What the handlers share: the engine, the text side, and who this replica is."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocol.errors import ErrorType, ProtocolError
+from protocol.load import LoadReport
+from text.bundle import Bundle
+from worker.server.activity import Activity
+from worker.server.defaults import SamplingDefaults
+from worker.server.line import Line
+from worker.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from worker.engine.engine import Engine
+
+
+class UnknownModel(ProtocolError):
+    status = 404
+    type: ErrorType = "not_found_error"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the model {name!r} does not exist here; see GET /v1/models", param="model", code="model_not_found"
+        )
+
+
+class Draining(ProtocolError):
+    status = 503
+    type: ErrorType = "overloaded_error"
+    retry_after_s = 1.0
+
+    def __init__(self) -> None:
+        super().__init__("this worker is shutting down; send the request to another", code="draining")
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """api_key: None when every caller on the loopback interface is trusted with accounting, and with nothing else."""
+
+    engine: "Engine"
+    bundle: Bundle
+    served_name: str
+    pool: str | None
+    worker_id: str
+    created_at_s: int
+    defaults: SamplingDefaults
+    metrics: Metrics
+    api_key: str | None
+    max_body_bytes: int
+    adapter_paths: dict[str, str] = field(default_factory=dict)
+    line: Line = field(default_factory=Line)
+    activity: Activity = field(default_factory=Activity)
+    is_draining: bool = False
+
+    def adapter_for(self, model: str) -> str | None:
+        """The adapter that `model` names, None for the model itself. Raises UnknownModel."""
+        if model == self.served_name:
+            return None
+        if model not in self.engine.report().adapters:
+            raise UnknownModel(model)
+        return model
+
+    def check_accepting(self) -> None:
+        if self.is_draining:
+            raise Draining()
+
+    def load_report(self) -> LoadReport:
+        load = self.engine.report()
+        return LoadReport(
+            worker_id=self.worker_id,
+            model=self.served_name,
+            model_version=load.model_version,
+            pool=self.pool,
+            adapters=load.adapters,
+            num_running=load.num_running,
+            num_waiting=load.num_waiting,
+            max_num_seqs=load.max_num_seqs,
+            max_waiting=load.max_waiting,
+            max_model_len=load.max_model_len,
+            num_blocks=load.num_blocks,
+            num_free_blocks=load.num_free_blocks,
+            block_size=load.block_size,
+            is_draining=self.is_draining,
+            prompt_tokens_total=load.prompt_tokens_total,
+            completion_tokens_total=load.completion_tokens_total,
+            discarded_tokens_total=load.discarded_tokens_total,
+        )

@@ -1,0 +1,89 @@
+"""Running the app: the engine, uvicorn and the heartbeat together, and a drain before the end."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator
+
+import uvicorn
+
+from worker.registration import Heartbeat
+from worker.server.app import create_app
+from worker.server.health import Readiness
+from worker.server.replica import Replica
+
+log = logging.getLogger("tiergate.worker")
+_KEEP_ALIVE_S = 75
+"""Longer than HTTP clients keep idle connections, so that none is closed under a request on its way."""
+_CLOSE_GRACE_S = 2
+
+
+async def serve(
+    replica: Replica,
+    listener: socket.socket,
+    *,
+    heartbeat: Heartbeat | None,
+    stop: asyncio.Event,
+    drain_grace_s: float,
+) -> None:
+    """Until `stop` is set and what runs is finished, or `drain_grace_s` later. Raises OSError when it cannot listen."""
+    readiness = Readiness()
+    server = _make_server(replica, readiness)
+    async with contextlib.AsyncExitStack() as resources:
+        replica.engine.start()
+        resources.push_async_callback(replica.engine.stop)
+        if heartbeat is not None:
+            resources.push_async_callback(heartbeat.close)
+        async with asyncio.TaskGroup() as loops:
+            serving = loops.create_task(server.serve(sockets=[listener]))
+            announcing = loops.create_task(_announce(replica, readiness, heartbeat))
+            await stop.wait()
+            await _drain(replica, drain_grace_s)
+            server.should_exit = True
+            await serving
+            announcing.cancel()
+
+
+async def _announce(replica: Replica, readiness: Readiness, heartbeat: Heartbeat | None) -> None:
+    """Gateways hear of this worker only once it has proven that it can answer."""
+    started_at = time.monotonic()
+    await readiness.prove(replica)
+    log.info("ready: %s (first completion %.2f s)", replica.served_name, time.monotonic() - started_at)
+    if heartbeat is not None:
+        await heartbeat.run()
+
+
+async def _drain(replica: Replica, grace_s: float) -> None:
+    """New requests are refused from here on; gateways read it from the load report."""
+    replica.is_draining = True
+    log.info("draining %d requests", replica.activity.num_active)
+    try:
+        async with asyncio.timeout(grace_s):
+            await replica.activity.wait_idle()
+    except TimeoutError:
+        log.warning("giving up %d requests after %.0f s", replica.activity.num_active, grace_s)
+
+
+def _make_server(replica: Replica, readiness: Readiness) -> uvicorn.Server:
+    config = uvicorn.Config(
+        create_app(replica, readiness),
+        lifespan="off",
+        ws="none",
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_CLOSE_GRACE_S,
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process, which drains first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,72 @@
+"""`/tokenize` and `/detokenize` in vLLM's shapes, and `/tokenizer` for the gateway."""
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from protocol.checks import decode_body
+from protocol.errors import ProtocolError
+from protocol.requests import DetokenizeRequest, TokenizeRequest
+from worker.server.body import read_body
+from worker.server.replica import Replica
+
+_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+_DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
+
+
+class TokenizeResponse(msgspec.Struct, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class DetokenizeResponse(msgspec.Struct, kw_only=True):
+    prompt: str
+
+
+async def tokenize(request: Request) -> Response:
+    replica: Replica = request.app.state.replica
+    asked = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _TOKENIZE)
+    _check_model(replica, asked.model)
+    tokens = await asyncio.to_thread(_encode, replica, asked)
+    return _json(TokenizeResponse(count=len(tokens), max_model_len=replica.engine.max_model_len, tokens=tokens))
+
+
+async def detokenize(request: Request) -> Response:
+    replica: Replica = request.app.state.replica
+    asked = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _DETOKENIZE)
+    _check_model(replica, asked.model)
+    tokenizer = replica.bundle.tokenizer
+    for i, token_id in enumerate(asked.tokens):
+        if token_id >= 2**32:
+            raise ProtocolError(f"tokens[{i}]: {token_id} is outside the vocabulary", param=f"tokens[{i}]")
+    text = await asyncio.to_thread(tokenizer.decode, asked.tokens, skip_special_tokens=False)
+    return _json(DetokenizeResponse(prompt=text))
+
+
+async def serve_bundle(request: Request) -> Response:
+    """Everything that a gateway needs to count this model's prompts exactly."""
+    replica: Replica = request.app.state.replica
+    encoded = await asyncio.to_thread(replica.bundle.to_bytes)
+    return Response(encoded, media_type="application/json")
+
+
+def _encode(replica: Replica, asked: TokenizeRequest) -> list[int]:
+    bundle = replica.bundle
+    if (asked.prompt is None) == (asked.messages is None):
+        raise ProtocolError("send either prompt or messages", param="prompt")
+    if asked.prompt is not None:
+        return bundle.tokenizer.encode(asked.prompt, add_special_tokens=asked.add_special_tokens)
+    text = bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
+    return bundle.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _check_model(replica: Replica, model: str | None) -> None:
+    if model is not None:
+        replica.adapter_for(model)
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,38 @@
+"""Telling a client, while its request waits for its first token, that the stream is alive."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from worker.engine.request import TokenOutput
+
+if TYPE_CHECKING:
+    from worker.engine.stream import TokenStream
+
+FIRST_NOTICE_S = 1.0
+NEXT_NOTICE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """position: 1 is next, 0 is being computed."""
+
+    position: int
+
+
+async def announce_waiting(tokens: "TokenStream", position: Callable[[], int]) -> AsyncIterator[TokenOutput | Waiting]:
+    """The stream's outputs, and before the first one a notice now and then."""
+    # Waiting in a task of its own: a timeout would cancel the stream's own wait, which gives the request up.
+    first = asyncio.ensure_future(anext(tokens))
+    try:
+        notice_s = FIRST_NOTICE_S
+        while not (await asyncio.wait({first}, timeout=notice_s))[0]:
+            yield Waiting(position())
+            notice_s = NEXT_NOTICE_S
+    finally:
+        if not first.done():
+            first.cancel()
+    yield first.result()
+    async for output in tokens:
+        yield output
