@@ -1,0 +1,5 @@
+"""`python -m tiergate`."""
+
+from tiergate.main import main
+
+main()

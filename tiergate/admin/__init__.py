@@ -1,0 +1,1 @@
+"""The admin client: `tiergate tenant|key|tier|model|adapter|price|usage` over the gateway's REST API."""

@@ -1,0 +1,85 @@
+"""The gateway's admin API over HTTP, for people and for `up`."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from tiergate.failure import Failure
+
+Json = dict[str, Any]
+TIMEOUT_S = 30.0
+PAGE = 1000
+
+
+class ApiError(Failure):
+    """The gateway refused; the message is its own."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, exit_code=1)
+        self.status = status
+
+
+class AdminClient:
+    """`base_url` may end in `/v1`, as OpenAI's clients want it. Raises ApiError, and Failure when nothing answers."""
+
+    def __init__(self, base_url: str, admin_key: str) -> None:
+        origin = base_url.rstrip("/").removesuffix("/v1")
+        try:
+            self._http = httpx.Client(
+                base_url=f"{origin}/admin/v1", headers={"Authorization": f"Bearer {admin_key}"}, timeout=TIMEOUT_S
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise Failure(f"--base-url or --admin-key cannot be used: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: Any) -> Json:
+        return self._call("GET", path, params={name: value for name, value in query.items() if value is not None})
+
+    def post(self, path: str, body: Json) -> Json:
+        return self._call("POST", path, json=body)
+
+    def patch(self, path: str, body: Json) -> Json:
+        return self._call("PATCH", path, json=body)
+
+    def delete(self, path: str) -> None:
+        self._call("DELETE", path)
+
+    def rows(self, path: str, *, max_rows: int | None = None, **query: Any) -> Iterator[Json]:
+        """The rows of all pages, in order."""
+        after: str | None = None
+        num_left = max_rows
+        while num_left is None or num_left > 0:
+            page = self.get(path, after=after, limit=min(PAGE, num_left or PAGE), **query)
+            yield from page["data"]
+            after = page.get("next")
+            if after is None:
+                return
+            num_left = None if num_left is None else num_left - len(page["data"])
+
+    def _call(self, method: str, path: str, **arguments: Any) -> Json:
+        try:
+            response = self._http.request(method, path, **arguments)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Failure(
+                f"{self._http.base_url} does not answer: {error or type(error).__name__}", exit_code=1
+            ) from error
+        if response.is_error:
+            raise ApiError(_error_text(response), response.status_code)
+        return response.json() if response.content else {}
+
+
+def _error_text(response: httpx.Response) -> str:
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = response.reason_phrase
+    return f"{response.status_code}: {message}"

@@ -1,0 +1,59 @@
+"""Rows for people (a table) or for scripts (JSON)."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def show_rows(rows: Iterable[Row], columns: Sequence[str] | None = None, *, as_json: bool) -> None:
+    """A table of `columns` (default: the first row's fields), or all fields as one JSON array."""
+    found = list(rows)
+    if as_json:
+        _write(json.dumps(found, indent=2, ensure_ascii=False))
+    elif not found:
+        _write("none")
+    else:
+        names = list(columns or found[0])
+        cells = [names, *([_cell(row.get(name)) for name in names] for row in found)]
+        _write(_table(cells) if not sys.stdout.isatty() else _pretty(cells))
+
+
+def show_row(row: Row, *, as_json: bool) -> None:
+    if as_json:
+        _write(json.dumps(row, indent=2, ensure_ascii=False))
+    else:
+        width = max(map(len, row), default=0)
+        _write("\n".join(f"{name:<{width}}  {_cell(value)}" for name, value in row.items()))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _table(cells: list[list[str]]) -> str:
+    """Without colours or lines, so that cut and awk can read it; no column is shortened."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def _pretty(cells: list[list[str]]) -> str:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*cells[0], box=SIMPLE)
+    for row in cells[1:]:
+        table.add_row(*row)
+    console = Console()
+    with console.capture() as captured:
+        console.print(table, markup=False)
+    return captured.get().rstrip()
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")

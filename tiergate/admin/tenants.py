@@ -1,0 +1,56 @@
+from typing import Annotated
+
+import typer
+
+from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, given, tenant_id
+from tiergate.admin.output import show_row, show_rows
+
+app = typer.Typer(name="tenant", help="Tenants: the customers.")
+TenantName = Annotated[str, typer.Argument(help="The tenant's name or id.")]
+
+
+@app.command("list")
+def list_tenants(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False) -> None:
+    """List tenants."""
+    with connect(base_url, admin_key) as client:
+        show_rows(client.rows("/tenants"), ("id", "name", "tier", "suspended_at"), as_json=as_json)
+
+
+@app.command("create")
+def create_tenant(
+    name: str,
+    tier: Annotated[str, typer.Option(help="free, pro, enterprise or another tier.")] = "free",
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Create a tenant."""
+    with connect(base_url, admin_key) as client:
+        show_row(client.post("/tenants", {"name": name, "tier": tier}), as_json=as_json)
+
+
+@app.command("show")
+def show_tenant(
+    tenant: TenantName, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False
+) -> None:
+    """Show one tenant."""
+    with connect(base_url, admin_key) as client:
+        show_row(client.get(f"/tenants/{tenant_id(client, tenant)}"), as_json=as_json)
+
+
+@app.command("change")
+def change_tenant(
+    tenant: TenantName,
+    name: Annotated[str | None, typer.Option(help="A new name.")] = None,
+    tier: Annotated[str | None, typer.Option(help="Another tier.")] = None,
+    suspend: Annotated[
+        bool | None, typer.Option("--suspend/--resume", help="Refuse all its keys, or take it back.")
+    ] = None,
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Rename a tenant, move it to another tier, suspend or resume it."""
+    with connect(base_url, admin_key) as client:
+        fields = dict(given(name=name, tier=tier, is_suspended=suspend))
+        show_row(client.patch(f"/tenants/{tenant_id(client, tenant)}", fields), as_json=as_json)

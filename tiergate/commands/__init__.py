@@ -1,0 +1,1 @@
+"""Commands that run a process of the platform, or talk to it as a client."""

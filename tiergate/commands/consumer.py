@@ -1,0 +1,19 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiergate.commands.options import LogLevel
+
+
+def consumer(
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Move usage events from the outboxes into ClickHouse."""
+    from gateway.metering.consumer import run
+    from tiergate.commands.logs import start_logging
+    from tiergate.commands.settings import gateway_settings
+
+    start_logging(log_level)
+    raise typer.Exit(run(gateway_settings(config)))

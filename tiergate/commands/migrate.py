@@ -1,0 +1,26 @@
+from typing import Annotated
+
+import typer
+
+
+def migrate(
+    database_url: Annotated[
+        str | None,
+        typer.Option(help="SQLAlchemy URL; default: TIERGATE_DATABASE_URL, else SQLite in the data directory."),
+    ] = None,
+) -> None:
+    """Bring the relational database to the newest revision."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from migrations.run import migrate as upgrade
+    from tiergate.commands.logs import start_logging
+    from tiergate.commands.settings import gateway_settings
+    from tiergate.failure import Failure
+
+    start_logging()
+    settings = gateway_settings(None, **({"database_url": database_url} if database_url else {}))
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        upgrade(settings.sql_url)
+    except (SQLAlchemyError, OSError) as error:
+        raise Failure(f"cannot migrate the database: {str(error).splitlines()[0]}", exit_code=1) from error

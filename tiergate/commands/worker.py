@@ -1,0 +1,56 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiergate.commands.options import LogLevel, Port
+
+
+def worker(
+    model: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face checkpoint.")] = None,
+    port: Port = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a key.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model id that clients see; default: the folder's name.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    pool: Annotated[str | None, typer.Option(help="The pool that this replica belongs to.")] = None,
+    adapter: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="A PEFT adapter to load; may be repeated.")
+    ] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
+    max_waiting: Annotated[int | None, typer.Option(min=1, help="How many more may wait.")] = None,
+    num_threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
+    kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory of the KV cache.")] = None,
+    register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
+    url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Serve one checkpoint over the OpenAI dialect. Every option may be set as TIERGATE_WORKER_<OPTION> too."""
+    from tiergate.commands.logs import start_logging
+    from tiergate.failure import Failure
+    from worker.main import run
+    from worker.settings import SettingsError, load_settings, parse_adapters
+
+    start_logging(log_level)
+    try:
+        settings = load_settings(
+            model=model,
+            port=port,
+            host=host,
+            name=name,
+            dtype=dtype,
+            pool=pool,
+            adapters=parse_adapters(adapter) if adapter else None,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_waiting=max_waiting,
+            num_threads=num_threads,
+            kv_memory_mb=kv_memory_mb,
+            register=register,
+            url=url,
+            api_key=api_key,
+        )
+    except SettingsError as error:
+        raise Failure(str(error)) from error
+    raise typer.Exit(run(settings))

@@ -1,0 +1,51 @@
+"""The command line. A command imports what it needs when it runs: the gateway never loads torch, `--help` nothing."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from tiergate.admin import adapters, keys, models, prices, tenants, tiers, usage
+from tiergate.commands import chat, clickhouse, consumer, gateway, migrate, up, worker
+
+INTERRUPTED = 130
+
+
+def make_app() -> typer.Typer:
+    app = typer.Typer(
+        name="tiergate",
+        help="Self-hosted, multi-tenant LLM API platform.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for command in (up.up, gateway.gateway, worker.worker, consumer.consumer, clickhouse.clickhouse, migrate.migrate):
+        app.command(rich_help_panel="Run")(command)
+    app.command(rich_help_panel="Use")(chat.chat)
+    app.command(rich_help_panel="Use")(usage.usage)
+    for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app):
+        app.add_typer(group, rich_help_panel="Administer a running platform")
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code. Whatever the user got wrong is one line on stderr, with code 2."""
+    try:
+        result = make_app()(list(arguments) or ["--help"], standalone_mode=False, prog_name="tiergate")
+    except typer.TyperException as error:
+        sys.stderr.write(f"{_spoken_name(arguments)}: {' '.join(error.format_message().split())}\n")
+        return error.exit_code
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def _spoken_name(arguments: Sequence[str]) -> str:
+    if not arguments or arguments[0].startswith("-"):
+        return "tiergate"
+    return f"tiergate {arguments[0]}"

@@ -1,0 +1,43 @@
+"""Which checkpoints and adapters the two pools serve: the demo's, or one's own."""
+
+from pathlib import Path
+
+import msgspec
+
+from router.fleet import LARGE, SMALL
+from tiergate.failure import Failure
+
+_DEMO = Path(__file__).parents[2] / "demo"
+"""Beside this package, in a checkout and in an installation."""
+
+
+class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
+    """adapters: name -> folder."""
+
+    pool: str
+    name: str
+    path: Path
+    adapters: dict[str, Path]
+
+
+def choose_checkpoints(small: Path | None, large: Path | None) -> tuple[Checkpoint, Checkpoint]:
+    """Raises Failure when a folder is missing."""
+    chosen = (_choose(SMALL, small), _choose(LARGE, large))
+    if chosen[0].name != chosen[1].name:
+        return chosen
+    # One folder name twice: two pools, so two model ids.
+    first, second = (msgspec.structs.replace(each, name=f"{each.name}-{each.pool}") for each in chosen)
+    return first, second
+
+
+def _choose(pool: str, path: Path | None) -> Checkpoint:
+    if path is not None:
+        if not (path / "config.json").is_file():
+            raise Failure(f"--{pool} {path}: there is no config.json; give the folder of a Hugging Face checkpoint")
+        resolved = path.resolve()
+        return Checkpoint(pool=pool, name=resolved.name, path=resolved, adapters={})
+    if not (_DEMO / "models" / pool / "config.json").is_file():
+        raise Failure(f"the demo model {_DEMO / 'models' / pool} is missing; give a checkpoint with --{pool} PATH")
+    folders = sorted((_DEMO / "adapters" / pool).glob("*/adapter_config.json"))
+    adapters = {file.parent.name: file.parent for file in folders}
+    return Checkpoint(pool=pool, name=f"tiergate-demo-{pool}", path=_DEMO / "models" / pool, adapters=adapters)

@@ -1,0 +1,48 @@
+"""Keys that `up` makes once and keeps, in `keys.json` of mode 0600."""
+
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from tiergate.failure import Failure
+from tiergate.up.data_dir import write_private
+
+FILE_NAME = "keys.json"
+
+
+class Secrets(msgspec.Struct, kw_only=True, frozen=True):
+    """The tenants' keys are made by the gateway, and empty until then."""
+
+    worker_key: str
+    key_pepper: str
+    admin_key: str
+    valkey_password: str
+    enterprise_key: str = ""
+    free_key: str = ""
+
+
+def load_secrets(data_dir: Path) -> Secrets:
+    """Read the file, or make it. Raises Failure when it cannot be read; it is never overwritten then."""
+    path = data_dir / FILE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Secrets)
+    except FileNotFoundError:
+        made = _make_secrets()
+        save_secrets(data_dir, made)
+        return made
+    except (OSError, msgspec.DecodeError) as error:
+        raise Failure(f"{path} cannot be read: {error}") from error
+
+
+def save_secrets(data_dir: Path, kept: Secrets) -> None:
+    write_private(data_dir / FILE_NAME, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+
+
+def _make_secrets() -> Secrets:
+    return Secrets(
+        worker_key=secrets.token_urlsafe(32),
+        key_pepper=secrets.token_urlsafe(32),
+        admin_key=f"tg-{secrets.token_hex(4)}-{secrets.token_urlsafe(32)}",
+        valkey_password=secrets.token_urlsafe(32),
+    )

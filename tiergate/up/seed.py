@@ -1,0 +1,85 @@
+"""What a fresh platform needs before it answers: models, prices, adapters, and two tenants with a key each.
+
+Over the admin API, as any administrator would; what is there already stays as it is.
+"""
+
+from collections.abc import Sequence
+
+import httpx
+import msgspec
+
+from router.fleet import SMALL
+from tiergate.admin.client import AdminClient
+from tiergate.up.checkpoints import Checkpoint
+from tiergate.up.secrets import Secrets
+
+TENANTS = {"enterprise_key": ("acme", "enterprise"), "free_key": ("hobby", "free")}
+# Prompt, cached prompt and completion, a token in 1e-9 dollars.
+_SMALL_PRICE, _LARGE_PRICE = (100, 25, 400), (900, 225, 3600)
+
+
+class ServedModel(msgspec.Struct, kw_only=True, frozen=True):
+    """What a worker says that it serves."""
+
+    checkpoint: Checkpoint
+    context_window: int
+    adapters: tuple[str, ...]
+
+
+def ask_worker(checkpoint: Checkpoint, url: str, *, worker_key: str) -> ServedModel:
+    """The window and the adapters that the worker really has. Raises httpx.HTTPError."""
+    headers = {"Authorization": f"Bearer {worker_key}"}
+    report = httpx.get(f"{url}/load", headers=headers, timeout=10).raise_for_status().json()
+    return ServedModel(
+        checkpoint=checkpoint, context_window=report["max_model_len"], adapters=tuple(report["adapters"])
+    )
+
+
+def seed_models(client: AdminClient, served: Sequence[ServedModel]) -> None:
+    """Raises Failure."""
+    declared = {model["id"]: model for model in client.rows("/models")}
+    priced = {price["model_id"] for price in client.rows("/prices")}
+    for model in served:
+        name, pool = model.checkpoint.name, model.checkpoint.pool
+        fields = {"id": name, "pool": pool, "context_window": model.context_window}
+        if not fields.items() <= declared.get(name, {}).items():
+            client.post("/models", fields)
+        if name not in priced:
+            prompt, cached, completion = _SMALL_PRICE if pool == SMALL else _LARGE_PRICE
+            prices = {"prompt_nanousd": prompt, "cached_prompt_nanousd": cached, "completion_nanousd": completion}
+            client.post("/prices", {"model_id": name, **prices})
+    _seed_adapters(client, served)
+
+
+def seed_tenants(client: AdminClient, kept: Secrets, *, base_url: str) -> Secrets:
+    """The two tenants and, where the kept key does not work, a new key of theirs. Raises Failure."""
+    ids = {tenant["name"]: tenant["id"] for tenant in client.rows("/tenants")}
+    keys: dict[str, str] = {}
+    for field, (name, tier) in TENANTS.items():
+        kept_key: str = getattr(kept, field)
+        if kept_key and _is_accepted(kept_key, base_url):
+            continue
+        tenant_id = ids.get(name) or client.post("/tenants", {"name": name, "tier": tier})["id"]
+        keys[field] = client.post("/keys", {"tenant_id": tenant_id, "name": "up", "scopes": ["inference"]})["key"]
+    return msgspec.structs.replace(kept, **keys)
+
+
+def _seed_adapters(client: AdminClient, served: Sequence[ServedModel]) -> None:
+    variants: dict[str, dict[str, str]] = {}
+    for model in served:
+        for adapter in model.adapters:
+            variants.setdefault(adapter, {})[model.checkpoint.name] = adapter
+    public = {adapter["name"]: adapter for adapter in client.rows("/adapters") if adapter["tenant_id"] is None}
+    for name, wanted in variants.items():
+        existing = public.get(name)
+        if existing is not None and wanted.items() <= existing["variants"].items():
+            continue
+        if existing is not None:
+            client.delete(f"/adapters/{existing['id']}")
+            wanted = {**existing["variants"], **wanted}
+        client.post("/adapters", {"name": name, "variants": wanted})
+
+
+def _is_accepted(key: str, base_url: str) -> bool:
+    answer = httpx.get(f"{base_url}/models", headers={"Authorization": f"Bearer {key}"}, timeout=10)
+    return answer.status_code != httpx.codes.UNAUTHORIZED
