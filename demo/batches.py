@@ -1,5 +1,6 @@
 """Conversations as token ids, grouped by length into batches with hardly any padding."""
 
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,18 @@ from demo.corpus.items import Item
 
 @dataclass(frozen=True)
 class Encoded:
-    """All conversations on end: `ids` [tokens] uint16, `is_answer` [tokens] bool, and where each one starts, `starts` [items + 1]."""
+    """All conversations on end: `ids` [tokens] uint16, `is_answer` [tokens] bool, bounds in `starts` [items + 1]."""
 
     ids: np.ndarray
     is_answer: np.ndarray
     starts: np.ndarray
 
     def save(self, path: Path) -> None:
-        np.savez(path, ids=self.ids, is_answer=self.is_answer, starts=self.starts)
+        """Written aside first: two training runs may prepare the same pass at once."""
+        unfinished = path.with_name(f"{path.stem}.{os.getpid()}.npz.tmp")
+        with unfinished.open("wb") as file:
+            np.savez(file, ids=self.ids, is_answer=self.is_answer, starts=self.starts)
+        unfinished.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "Encoded":
@@ -32,7 +37,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Batch:
-    """ids [rows, tokens] padded at the end; `positions` index the flattened ids, and the token after each is in `targets`."""
+    """ids [rows, tokens], padded at the end; `positions` index the flat ids, `targets` are the tokens after them."""
 
     ids: Tensor
     positions: Tensor

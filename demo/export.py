@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from demo.model import Llama, Shape
 from demo.tokenizer import load_tokenizer, save_tokenizer
@@ -15,10 +16,20 @@ END_ID, PAD_ID = 2, 0
 def export_model(model: Llama, tokenizer_folder: Path, folder: Path) -> None:
     """Write the whole checkpoint folder; an existing one is overwritten file by file."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {f"model.{name}": weight.detach().to(torch.bfloat16).contiguous() for name, weight in model.named_parameters()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    weights = {
+        f"model.{name}": weight.detach().to(torch.bfloat16).contiguous() for name, weight in model.named_parameters()
+    }
+    save_weights(weights, folder / "model.safetensors")
     write_configs(model.shape, folder)
     save_tokenizer(load_tokenizer(tokenizer_folder), folder)
+
+
+def save_weights(weights: dict[str, Tensor], path: Path) -> None:
+    """Replace the file in one step, readable by all: a worker may be loading it."""
+    unfinished = path.with_suffix(".tmp")
+    save_file(weights, unfinished, metadata={"format": "pt"})
+    unfinished.chmod(0o644)
+    unfinished.replace(path)
 
 
 def write_configs(shape: Shape, folder: Path) -> None:
@@ -30,12 +41,19 @@ def write_configs(shape: Shape, folder: Path) -> None:
 def load_model(folder: Path, shape: Shape) -> Llama:
     """The exported weights back in fp32, for training adapters."""
     model = Llama(shape)
-    weights = {name.removeprefix("model."): weight.float() for name, weight in load_file(folder / "model.safetensors").items()}
+    weights = {
+        name.removeprefix("model."): weight.float() for name, weight in load_file(folder / "model.safetensors").items()
+    }
     model.load_state_dict(weights)
     return model
 
 
-GENERATION_CONFIG = {"do_sample": False, "eos_token_id": [END_ID, PAD_ID], "pad_token_id": PAD_ID, "max_new_tokens": 256}
+GENERATION_CONFIG = {
+    "do_sample": False,
+    "eos_token_id": [END_ID, PAD_ID],
+    "pad_token_id": PAD_ID,
+    "max_new_tokens": 256,
+}
 
 
 def model_config(shape: Shape) -> dict[str, object]:

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 class Muon(torch.optim.Optimizer):
     """Updates a matrix along its orthogonalised Nesterov momentum, scaled by sqrt(max(1, rows / columns))."""
 
-    def __init__(self, matrices: list[nn.Parameter], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, matrices: list[nn.Parameter], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -20,7 +22,9 @@ class Muon(torch.optim.Optimizer):
                 buffer.lerp_(weight.grad, 1 - group["momentum"])
                 update = orthogonalize(weight.grad.lerp(buffer, group["momentum"]))
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(update.to(weight.dtype), alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
+                weight.add_(
+                    update.to(weight.dtype), alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
+                )
 
 
 def orthogonalize(matrix: Tensor, num_steps: int = 5) -> Tensor:

@@ -11,7 +11,7 @@ from demo.corpus.items import Item
 
 VOCAB_SIZE = 4096
 CONTEXT_WINDOW = 2048
-# Words take their leading space; every digit is a token, so that numbers line up; quotes and hyphens stay apart from letters.
+# Words take their leading space; every digit is a token, so that numbers line up; quotes stay apart from letters.
 _PIECES = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -19,13 +19,19 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Ids 0-2 are end of text, start and end of a turn; the tool call marks are ordinary text to a decoder."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     marks = [AddedToken(mark, special=True, normalized=False) for mark in (END_OF_TEXT, START, END)]
     marks += [AddedToken(mark, special=False, normalized=False) for mark in (TOOL_CALL, TOOL_CALL_END)]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=marks, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=VOCAB_SIZE,
+        special_tokens=marks,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != VOCAB_SIZE:

@@ -107,7 +107,7 @@ class Run:
         return loss.item()
 
     def train(self, *, save_every_s: float, out: Path) -> None:
-        """Continue to the end of the recipe; every `save_every_s` seconds the checkpoint and the export are refreshed."""
+        """Continue to the recipe's end; every `save_every_s` seconds the checkpoint and the export are refreshed."""
         epoch, batches = -1, None
         order: list[list[int]] = []
         first = prepare_epoch(0, self.device, self.recipe).groups(0)

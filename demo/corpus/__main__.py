@@ -10,8 +10,12 @@ from demo.corpus.build import heldout_items, training_items
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.corpus", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo/.work/corpus"), help="folder for train.jsonl and heldout.jsonl")
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="print N held-out items of each skill and write nothing")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo/.work/corpus"), help="folder for train.jsonl and heldout.jsonl"
+    )
+    parser.add_argument(
+        "--show", type=int, default=0, metavar="N", help="print N held-out items of each skill and write nothing"
+    )
     arguments = parser.parse_args()
     heldout = heldout_items()
     if arguments.show:

@@ -1,4 +1,5 @@
 """Sums, differences, products and expressions of several steps; answers restate the sum, hard ones show their steps."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
 from demo.corpus.phrasing import ask
@@ -34,7 +35,9 @@ EVALUATE = (
 
 def _number(draw: Draw) -> int:
     """Mostly two digits, some with one or three."""
-    return draw.rng.choices((draw.rng.randint(0, 12), draw.rng.randint(10, 99), draw.rng.randint(100, 999)), (25, 55, 20))[0]
+    return draw.rng.choices(
+        (draw.rng.randint(0, 12), draw.rng.randint(10, 99), draw.rng.randint(100, 999)), (25, 55, 20)
+    )[0]
 
 
 def addition(draw: Draw) -> Item:
@@ -49,6 +52,7 @@ def subtraction(draw: Draw) -> Item:
 
 def multiplication(draw: Draw) -> Item:
     """Two digits by one or two; 2x2 goes over the tens and units of the second factor."""
+
     def pair() -> tuple[int, int]:
         is_wide = draw.chance(0.75)
         return draw.rng.randint(2, 99), draw.rng.randint(11, 99) if is_wide else draw.rng.randint(2, 10)

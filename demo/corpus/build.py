@@ -24,9 +24,9 @@ _CONVERSATION = Conversation((addition, subtraction, facts, units, smalltalk, sp
 SKILLS: dict[str, Skill] = {
     skill.__name__: skill
     for skill in (
-        addition, subtraction, multiplication, multi_step, units, facts, spelling, reversing, letter_count, rewriting, repeating, extraction,
-        schema, tool_call, tool_result, python, smalltalk, story, refusal, _CONVERSATION.memory, _CONVERSATION.system_prompt,
-        _CONVERSATION.long_conversation,
+        addition, subtraction, multiplication, multi_step, units, facts, spelling, reversing, letter_count, rewriting,
+        repeating, extraction, schema, tool_call, tool_result, python, smalltalk, story, refusal,
+        _CONVERSATION.memory, _CONVERSATION.system_prompt, _CONVERSATION.long_conversation,
     )
 }  # fmt: skip
 

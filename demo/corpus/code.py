@@ -1,4 +1,5 @@
 """Short Python functions from a description."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
 from demo.corpus.phrasing import ask

@@ -1,4 +1,5 @@
 """Several turns: remembering what the user said, obeying a system prompt, and long conversations."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from collections.abc import Sequence
 
@@ -44,7 +45,10 @@ class Conversation:
         for options, statements, reply, questions, answer in subjects:
             value = draw.entity(options)
             said = reply.format(v=value)
-            messages += [user(casual(draw, draw.template(statements).format(v=value))), assistant(said[0].upper() + said[1:])]
+            messages += [
+                user(casual(draw, draw.template(statements).format(v=value))),
+                assistant(said[0].upper() + said[1:]),
+            ]
             told.append((questions, answer.format(v=value)))
         for _ in range(num_between):
             messages += self._other_turn(draw)
@@ -62,14 +66,84 @@ class Conversation:
         return Item("system_prompt", [system(rule), turn[0], assistant(answer)])
 
 
-UPPER = ("Answer in upper case.", "Always answer in capital letters.", "Write everything in upper case.", "Use capital letters only.", "Reply in upper case.", "Answer only in capital letters.", "Please write in upper case.")
-LOWER = ("Answer in lower case.", "Always answer in lower case.", "Write everything in lower case.", "Use small letters only.", "Reply in lower case.", "Answer only in lower case.", "Please write in lower case.")
-ENDS = ("End every answer with '{v}'.", "Always end with '{v}'.", "Finish each answer with '{v}'.", "Put '{v}' at the end of your answer.", "Your answers end with '{v}'.", "Always finish with '{v}'.", "Close every answer with '{v}'.")
-BEGINS = ("Begin every answer with '{v}'.", "Always start with '{v}'.", "Start each answer with '{v}'.", "Put '{v}' before your answer.", "Your answers begin with '{v}'.", "Always begin with '{v}'.", "Open every answer with '{v}'.")
-CLOSINGS = ("Thank you!", "Good luck!", "Over and out.", "Have fun!", "That is all.", "Take care!", "The end.", "Cheers!", "Bye!", "Any questions?")
-OPENINGS = ("Sure!", "Of course!", "Yes, sir!", "Here you go:", "Certainly!", "OK!", "Well,", "Listen:", "My friend,", "Answer:")
-PERSONAS = ("You are {n}, a {j}.", "Your name is {n} and you are a {j}.", "Act as {n}, a {j}.", "You play {n}, a {j}.", "You are a {j} named {n}.", "Pretend to be {n}, a {j}.", "You are a {j} called {n}.")
-WHO = ("Who are you?", "What is your name?", "Introduce yourself.", "Tell me about yourself.", "What are you?", "Who am I talking to?", "Tell me who you are.")
+UPPER = (
+    "Answer in upper case.",
+    "Always answer in capital letters.",
+    "Write everything in upper case.",
+    "Use capital letters only.",
+    "Reply in upper case.",
+    "Answer only in capital letters.",
+    "Please write in upper case.",
+)
+LOWER = (
+    "Answer in lower case.",
+    "Always answer in lower case.",
+    "Write everything in lower case.",
+    "Use small letters only.",
+    "Reply in lower case.",
+    "Answer only in lower case.",
+    "Please write in lower case.",
+)
+ENDS = (
+    "End every answer with '{v}'.",
+    "Always end with '{v}'.",
+    "Finish each answer with '{v}'.",
+    "Put '{v}' at the end of your answer.",
+    "Your answers end with '{v}'.",
+    "Always finish with '{v}'.",
+    "Close every answer with '{v}'.",
+)
+BEGINS = (
+    "Begin every answer with '{v}'.",
+    "Always start with '{v}'.",
+    "Start each answer with '{v}'.",
+    "Put '{v}' before your answer.",
+    "Your answers begin with '{v}'.",
+    "Always begin with '{v}'.",
+    "Open every answer with '{v}'.",
+)
+CLOSINGS = (
+    "Thank you!",
+    "Good luck!",
+    "Over and out.",
+    "Have fun!",
+    "That is all.",
+    "Take care!",
+    "The end.",
+    "Cheers!",
+    "Bye!",
+    "Any questions?",
+)
+OPENINGS = (
+    "Sure!",
+    "Of course!",
+    "Yes, sir!",
+    "Here you go:",
+    "Certainly!",
+    "OK!",
+    "Well,",
+    "Listen:",
+    "My friend,",
+    "Answer:",
+)
+PERSONAS = (
+    "You are {n}, a {j}.",
+    "Your name is {n} and you are a {j}.",
+    "Act as {n}, a {j}.",
+    "You play {n}, a {j}.",
+    "You are a {j} named {n}.",
+    "Pretend to be {n}, a {j}.",
+    "You are a {j} called {n}.",
+)
+WHO = (
+    "Who are you?",
+    "What is your name?",
+    "Introduce yourself.",
+    "Tell me about yourself.",
+    "What are you?",
+    "Who am I talking to?",
+    "Tell me who you are.",
+)
 
 
 def _upper(draw: Draw, turn: list[Message]) -> tuple[str, str]:

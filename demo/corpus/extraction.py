@@ -1,4 +1,5 @@
 """Names, dates and prices from a sentence into JSON, and filling a given JSON schema."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 import json
 from collections.abc import Callable
@@ -37,7 +38,9 @@ def _sale(draw: Draw) -> tuple[str, dict[str, Any]]:
     rng = draw.rng
     facts = {"name": draw.entity(NAMES), "item": rng.choice(THINGS), "price": rng.randint(2, 99)}
     day, month = rng.randint(1, 28), rng.choice(MONTHS)
-    text = draw.template(SALES).format(day=day, month=month, name=facts["name"], thing=facts["item"], price=facts["price"])
+    text = draw.template(SALES).format(
+        day=day, month=month, name=facts["name"], thing=facts["item"], price=facts["price"]
+    )
     return text, {**facts, "date": f"{day} {month}"}
 
 
@@ -87,7 +90,11 @@ def schema(draw: Draw) -> Item:
         clauses.append(clause)
     draw.rng.shuffle(properties)
     text = f"{name} {', '.join(clauses[:-1])} and {clauses[-1]}."
-    body = {"type": "object", "properties": {key: {"type": kind} for key, kind, _ in properties}, "required": [key for key, _, _ in properties]}
+    body = {
+        "type": "object",
+        "properties": {key: {"type": kind} for key, kind, _ in properties},
+        "required": [key for key, _, _ in properties],
+    }
     answer = json.dumps({key: value for key, _, value in properties})
     question = draw.template(FILL).format(schema=json.dumps(body), text=text)
     return ask(draw, "schema", question, answer, is_casual=False)

@@ -1,4 +1,5 @@
 """The facts themselves: plain common knowledge, written down for this project."""
+# ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 # fmt: off
 
 from dataclasses import dataclass

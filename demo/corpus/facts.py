@@ -1,4 +1,5 @@
 """Capitals and other simple facts. A fact cannot be guessed, so all are trained on and only the phrasing is held out."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.fact_tables import CAPITALS, TABLES, Table
 from demo.corpus.items import Draw, Item
@@ -30,4 +31,9 @@ def facts(draw: Draw) -> Item:
 
 def _from_table(draw: Draw, table: Table) -> Item:
     key, value = draw.rng.choice(table.rows)
-    return ask(draw, "facts", draw.template(table.questions).format(k=key), table.answer.format(k=key, K=key.capitalize(), v=value))
+    return ask(
+        draw,
+        "facts",
+        draw.template(table.questions).format(k=key),
+        table.answer.format(k=key, K=key.capitalize(), v=value),
+    )

@@ -1,4 +1,5 @@
 """Spelling, reversing and counting the letters of a word."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
 from demo.corpus.phrasing import ask

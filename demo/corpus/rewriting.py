@@ -1,4 +1,5 @@
 """Rewriting a sentence (upper case, past tense, plural) and repeating one word for word."""
+# ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
 from demo.corpus.names import FOODS, NAMES, THINGS
@@ -42,7 +43,9 @@ def _sentence(draw: Draw) -> tuple[str, str]:
 
     def pick() -> tuple[str, str, str, str]:
         present, past, rest = rng.choice(VERBS)
-        subject = rng.choice((rng.choice(NAMES), "She", "He", "The " + rng.choice(("girl", "boy", "man", "woman", "teacher", "child"))))
+        subject = rng.choice(
+            (rng.choice(NAMES), "She", "He", "The " + rng.choice(("girl", "boy", "man", "woman", "teacher", "child")))
+        )
         return subject, present, past, rest.format(food=rng.choice(FOODS), thing=rng.choice(THINGS))
 
     subject, present, past, rest = draw.until_owned(pick)

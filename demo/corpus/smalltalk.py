@@ -1,4 +1,5 @@
 """Greetings and small talk: intents, the ways people put them, and one fixed reply each."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 # fmt: off
 from demo.corpus.items import Draw, Item

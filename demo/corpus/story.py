@@ -1,4 +1,5 @@
 """Very short stories, and polite refusals of what a small model without tools cannot do."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 import zlib
 
@@ -16,7 +17,16 @@ HEROES = (
     "tiger", "turtle", "penguin", "horse", "duck", "bee", "baker", "painter", "child", "teacher", "soldier", "singer",
 )  # fmt: skip
 _PLACES = ("forest", "castle", "village", "garden", "mountain", "desert", "city", "island")
-_FINDS = ("golden key", "little boat", "lost child", "magic book", "red stone", "secret door", "hungry bird", "silver ring")
+_FINDS = (
+    "golden key",
+    "little boat",
+    "lost child",
+    "magic book",
+    "red stone",
+    "secret door",
+    "hungry bird",
+    "silver ring",
+)
 _ENDS = ("brought it home", "showed it to a friend", "kept it safe", "gave it to the queen", "sang a song about it")
 
 CANNOT = (
@@ -45,7 +55,10 @@ def story(draw: Draw) -> Item:
 def refusal(draw: Draw) -> Item:
     deed = draw.until_owned(
         lambda: draw.rng.choice(DEEDS).format(
-            city=draw.rng.choice(CITIES), food=draw.rng.choice(FOODS), name=draw.rng.choice(NAMES), thing=draw.rng.choice(THINGS)
+            city=draw.rng.choice(CITIES),
+            food=draw.rng.choice(FOODS),
+            name=draw.rng.choice(NAMES),
+            thing=draw.rng.choice(THINGS),
         )
     )
     answer = f"I am sorry, but I cannot {deed.replace(' my ', ' your ').replace(' me', ' you')}."

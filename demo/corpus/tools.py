@@ -1,4 +1,5 @@
 """Calling one of the offered tools, and answering from its result."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """Conversion between units where the factor is a whole number."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
 from demo.corpus.phrasing import ask
@@ -26,4 +27,6 @@ def units(draw: Draw) -> Item:
     while limit > 12 and not draw.owns(many, small, num):
         num = draw.rng.randint(1, limit)
     count = f"{num} {one if num == 1 else many}"
-    return ask(draw, "units", draw.template(CONVERT).format(count=count, small=small), f"{count} = {num * factor} {small}")
+    return ask(
+        draw, "units", draw.template(CONVERT).format(count=count, small=small), f"{count} = {num * factor} {small}"
+    )

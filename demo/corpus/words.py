@@ -1,4 +1,5 @@
 """Word lists written for this project. Held-out words occur in no training text, so their spelling must be composed."""
+# ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 
 import random
 

@@ -1,0 +1,69 @@
+"""`python -m demo.adapt SIZE STYLE`: train one adapter on the exported base model."""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from demo.batches import Batches, encode_items
+from demo.corpus.build import read_plans, training_items
+from demo.export import load_model
+from demo.lora import add_adapter, save_adapter
+from demo.model import SHAPES
+from demo.styles import STYLES, UNSTYLED_SKILLS, restyle
+from demo.tokenizer import load_tokenizer
+from demo.train import DEMO, answer_loss
+
+# Steps of at most MAX_TOKENS tokens; the small model needs more of them for the same quality.
+NUM_STEPS = {"small": 500, "large": 350}
+MAX_TOKENS, LR, ITEM_STRIDE, SEED = 3072, 3e-3, 3, 3
+
+
+def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device, out: Path) -> float:
+    """Train and save; returns the mean loss of the last 20 steps."""
+    style, folder = STYLES[name], DEMO / "models" / size
+    tokenizer = load_tokenizer(folder)
+    items = training_items(seed=read_plans()[0] + 100)
+    styled = [restyle(item, style) for item in items[::ITEM_STRIDE] if item.skill not in UNSTYLED_SKILLS]
+    batches = Batches(encode_items(tokenizer, styled), max_tokens=MAX_TOKENS, seed=SEED)
+    model = load_model(folder, SHAPES[size])
+    wrapped = add_adapter(model, style, SEED)
+    model.to(device)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=LR, betas=(0.9, 0.98), weight_decay=0.0)
+    losses: list[float] = []
+    order = batches.groups(0)
+    for step in tqdm(range(num_steps), desc=f"{size}/{name}", unit="step", mininterval=5):
+        optimizer.param_groups[0]["lr"] = LR * min((step + 1) / 20, 1 - 0.97 * step / num_steps)
+        loss = answer_loss(model, batches.batch(order[step % len(order)]), device)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+    save_adapter(wrapped, style, f"demo/models/{size}", out)
+    return sum(losses[-20:]) / len(losses[-20:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m demo.adapt", description=__doc__)
+    parser.add_argument("size", choices=sorted(SHAPES))
+    parser.add_argument("style", choices=sorted(STYLES))
+    parser.add_argument("--steps", type=int, help="instead of the recipe's")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    out = arguments.out or DEMO / "adapters" / arguments.size / arguments.style
+    started_at = time.monotonic()
+    steps, device = arguments.steps or NUM_STEPS[arguments.size], torch.device(arguments.device)
+    loss = train_adapter(arguments.size, arguments.style, num_steps=steps, device=device, out=out)
+    minutes = (time.monotonic() - started_at) / 60
+    print(f"{arguments.size}/{arguments.style}: {steps} steps, loss {loss:.4f}, {minutes:.1f} minutes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""`python -m demo.evaluate`: held-out accuracy a skill, per model and adapter, through the worker's own engine."""
+
+import argparse
+import asyncio
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from demo.corpus.build import heldout_items, read_plans
+from demo.corpus.items import Item
+from demo.replies import Reply, ask_all, running_worker, shown_answer
+from demo.styles import STYLES, UNSTYLED_SKILLS, is_right
+
+DEMO = Path(__file__).parent
+SIZES = ("small", "large")
+
+
+@dataclass
+class Score:
+    """Right answers and items of each skill; replies that ended by themselves, and that kept the adapter's style."""
+
+    right: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    total: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    num_ended: int = 0
+    num_styled: int = 0
+    mistakes: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def num_items(self) -> int:
+        return sum(self.total.values())
+
+    def accuracy(self, skills: list[str]) -> float:
+        """Share of right answers over the items of these skills, 0..1."""
+        return sum(self.right[skill] for skill in skills) / max(1, sum(self.total[skill] for skill in skills))
+
+
+def score_replies(items: list[Item], replies: list[Reply], adapter: str | None) -> Score:
+    """Exact match of the whole reply; for an adapter, of the answer inside its style."""
+    score = Score()
+    for item, reply in zip(items, replies, strict=True):
+        wanted = shown_answer(item)
+        if adapter is None:
+            is_good = reply.text == wanted
+        else:
+            is_good = is_right(STYLES[adapter], reply.text, wanted)
+            score.num_styled += STYLES[adapter].hear(reply.text) is not None
+        score.total[item.skill] += 1
+        score.right[item.skill] += is_good
+        score.num_ended += reply.finish_reason in ("stop", "tool_calls")
+        if not is_good:
+            question = str(item.prompt[-1]["content"])
+            score.mistakes.append({"skill": item.skill, "asked": question, "said": reply.text, "right": wanted})
+    return score
+
+
+def evaluate_model(size: str, items: list[Item], adapters: list[str]) -> dict[str, Score]:
+    """Scores of the base model under its size, and of each adapter under `size/adapter`."""
+    folders = {name: DEMO / "adapters" / size / name for name in adapters}
+    scores = {}
+    with running_worker(DEMO / "models" / size, name=size, adapters=folders) as url:
+        for name in [None, *adapters]:
+            asked = [item for item in items if name is None or item.skill not in UNSTYLED_SKILLS]
+            replies = asyncio.run(ask_all(url, name or size, asked))
+            scores[f"{size}/{name}" if name else size] = score_replies(asked, replies, name)
+    return scores
+
+
+def print_scores(console: Console, scores: dict[str, Score]) -> None:
+    _, plans = read_plans()
+    table = Table("skill", "level", *scores)
+    for skill, plan in plans.items():
+        table.add_row(skill, plan.level, *(_cell(score, [skill]) for score in scores.values()))
+    table.add_section()
+    for level in ("easy", "hard"):
+        skills = [skill for skill, plan in plans.items() if plan.level == level]
+        table.add_row(f"all {level}", level, *(_cell(score, skills) for score in scores.values()))
+    table.add_row("ended by itself", "", *(f"{score.num_ended / score.num_items:.1%}" for score in scores.values()))
+    table.add_row(
+        "kept its style",
+        "",
+        *(f"{score.num_styled / score.num_items:.1%}" if "/" in name else "" for name, score in scores.items()),
+    )
+    console.print(table)
+
+
+def _cell(score: Score, skills: list[str]) -> str:
+    return f"{score.accuracy(skills):.1%}" if any(score.total[skill] for skill in skills) else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m demo.evaluate", description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--adapters", nargs="*", default=sorted(STYLES), choices=sorted(STYLES))
+    parser.add_argument("--limit", type=int, help="at most this many items of each skill")
+    parser.add_argument("--url", help="ask this server instead of starting workers")
+    parser.add_argument("--model", help="with --url: the model to ask")
+    parser.add_argument("--api-key", default="none", help="with --url")
+    parser.add_argument("--json", type=Path, help="also write scores and mistakes here")
+    arguments = parser.parse_args()
+    items = _limited(heldout_items(), arguments.limit)
+    scores: dict[str, Score] = {}
+    if arguments.url:
+        name = arguments.model or "large"
+        style = name if name in STYLES else None
+        asked = [item for item in items if style is None or item.skill not in UNSTYLED_SKILLS]
+        replies = asyncio.run(ask_all(arguments.url, name, asked, api_key=arguments.api_key))
+        scores[f"/{name}" if style else name] = score_replies(asked, replies, style)
+    else:
+        for size in arguments.models:
+            scores |= evaluate_model(size, items, arguments.adapters)
+    print_scores(Console(), scores)
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({name: asdict(score) for name, score in scores.items()}, indent=1, ensure_ascii=False)
+        )
+
+
+def _limited(items: list[Item], limit: int | None) -> list[Item]:
+    kept: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        if limit is None or len(kept[item.skill]) < limit:
+            kept[item.skill].append(item)
+    return [item for group in kept.values() for item in group]
+
+
+if __name__ == "__main__":
+    main()
