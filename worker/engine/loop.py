@@ -1,0 +1,141 @@
+"""The engine's own thread: requests in, one step after the other, outputs out. Nothing here is thread-safe."""
+
+import logging
+import time
+
+from protocol.responses import FinishReason
+from worker.engine.assembly import EngineParts
+from worker.engine.batch import order_chunks
+from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
+from worker.engine.prefix_cache import root_digest
+from worker.engine.request import EngineRequest, TokenOutput
+from worker.engine.sequence import Chunk, Sequence
+from worker.engine.service_rate import ServiceRate
+
+log = logging.getLogger("tiergate.engine")
+
+Output = tuple[str, TokenOutput | EngineError]
+
+
+class StepLoop:
+    """Holds every live request. `outputs` collects (request id, output) until the caller takes them."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._scheduler = parts.scheduler
+        self._was_checked = True
+        self.outputs: list[Output] = []
+        self.rate = ServiceRate()
+        self.prompt_tokens_total = 0
+        self.cached_tokens_total = 0
+        self.completion_tokens_total = 0
+        self.num_failed_steps_total = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.num_running + self._scheduler.num_waiting > 0
+
+    def submit(self, request: EngineRequest, arrived_at: float) -> None:
+        slot, digest = -1, ""
+        if request.adapter is not None:
+            try:
+                slot, digest = self._parts.lora.acquire(request.adapter)
+            except KeyError:
+                # Unloaded between the check at submission and now.
+                self.outputs.append((request.request_id, UnknownAdapter(request.adapter)))
+                return
+        root = root_digest(salt=request.cache_salt, model_version=self._parts.model_version, adapter_digest=digest)
+        prompt = list(request.prompt_ids)
+        self._scheduler.add(Sequence(request, prompt, len(prompt), root, arrived_at, slot))
+
+    def abort(self, request_id: str) -> None:
+        """Free the request's blocks; unknown ids are ignored, it may just have ended."""
+        sequence = self._scheduler.get(request_id)
+        if sequence is not None:
+            self._drop(sequence)
+
+    def fail_all(self, error: EngineError) -> None:
+        for sequence in list(self._scheduler.live()):
+            self._fail(sequence, error)
+
+    def check_blocks(self) -> None:
+        """Verify that no block was lost, once after each stretch of work; for when there is nothing else to do."""
+        if not self._was_checked:
+            self._scheduler.check()
+            self._was_checked = True
+
+    def step(self) -> None:
+        """Compute what the scheduler chooses; an exception fails the requests in that step and no others."""
+        started_at = time.monotonic()
+        self._was_checked = False
+        for sequence in self._scheduler.expired(started_at):
+            self._fail(sequence, DeadlineExceeded())
+        chunks = order_chunks(self._scheduler.schedule(started_at))
+        if not chunks:
+            return
+        finishing = [chunk.sequence for chunk in chunks if chunk.is_last]
+        try:
+            tokens = self._parts.sampler.choose(self._parts.runner.run(chunks), finishing)
+        except Exception as error:
+            self._fail_step(chunks, error)
+            return
+        now = time.monotonic()
+        for chunk in chunks:
+            chunk.sequence.compute_s += now - started_at
+        self._scheduler.advance(chunks)
+        for sequence, token in zip(finishing, tokens, strict=True):
+            self._accept(sequence, token, now)
+
+    def _accept(self, sequence: Sequence, token: int | None, now: float) -> None:
+        """Append a sampled token and put it out; None means that the logits were not finite."""
+        if token is None:
+            self._discard_blocks(sequence)
+            self._fail(sequence, StepFailed("the logits are not finite (NaN or infinite)"))
+            return
+        if sequence.num_output == 0:
+            self.prompt_tokens_total += sequence.num_prompt
+            self.cached_tokens_total += sequence.num_cached
+        sequence.token_ids.append(token)
+        self.completion_tokens_total += 1
+        reason = self._finish_reason(sequence, token)
+        if reason is not None:
+            self._drop(sequence)
+            self.rate.record(now)
+        self.outputs.append((sequence.request.request_id, _make_output(sequence, token, reason)))
+
+    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
+        sampling = sequence.request.sampling
+        if token in sampling.stop_token_ids or (token in self._parts.eos_token_ids and not sampling.ignore_eos):
+            return "stop"
+        return "length" if sequence.num_output >= sampling.max_tokens else None
+
+    def _fail_step(self, chunks: list[Chunk], error: Exception) -> None:
+        log.exception("a step of %d requests failed", len(chunks))
+        self.num_failed_steps_total += 1
+        for chunk in chunks:
+            self._discard_blocks(chunk.sequence)
+            self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
+
+    def _discard_blocks(self, sequence: Sequence) -> None:
+        """Its keys may be NaN: nobody may hit them, and padding must not read them, since 0 * NaN is NaN."""
+        self._scheduler.pool.unname(sequence.block_ids)
+        self._parts.runner.clear(sequence.block_ids)
+
+    def _fail(self, sequence: Sequence, error: EngineError) -> None:
+        self._drop(sequence)
+        self.outputs.append((sequence.request.request_id, error))
+
+    def _drop(self, sequence: Sequence) -> None:
+        self._scheduler.remove(sequence)
+        if sequence.adapter_slot >= 0:
+            self._parts.lora.release(sequence.adapter_slot)
+
+
+def _make_output(sequence: Sequence, token: int, reason: FinishReason | None) -> TokenOutput:
+    return TokenOutput(
+        token_ids=[token],
+        finish_reason=reason,
+        cached_tokens=sequence.num_cached,
+        queue_ms=sequence.queue_s * 1e3,
+        compute_ms=sequence.compute_s * 1e3,
+    )
