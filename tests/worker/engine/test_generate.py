@@ -1,65 +1,136 @@
 """Tokens from a tiny real model through the whole engine."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from tests.tiny import make_tiny_checkpoint
+from tests.worker.engine.conftest import ADAPTERS
+from tests.worker.engine.requests import collect, last_output, make_request
 from worker.engine.engine import Engine
-from worker.engine.errors import InvalidRequest, PromptTooLong
-from worker.engine.request import EngineRequest, SamplingParams
+from worker.engine.request import EngineRequest
 from worker.engine.settings import EngineSettings
 
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-async def engine(checkpoint: Path) -> AsyncIterator[Engine]:
-    engine = Engine.load(EngineSettings(model_path=checkpoint, num_threads=1))
-    engine.start()
-    yield engine
-    await engine.stop()
-
-
-def make_request(request_id: str, prompt_ids: list[int], *, max_tokens: int) -> EngineRequest:
-    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    return EngineRequest(request_id=request_id, prompt_ids=prompt_ids, sampling=sampling)
-
-
-async def collect(engine: Engine, request: EngineRequest) -> list[int]:
-    return [token async for output in engine.generate(request) for token in output.token_ids]
+PROMPT = [5, 17, 99, 200, 42, 7]
+EOS = (2, 0)
 
 
 async def test_64_greedy_tokens_equal_those_of_transformers(engine: Engine, checkpoint: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(checkpoint)
-    prompt = [5, 17, 99, 200, 42, 7]
-    expected = model.generate(torch.tensor([prompt]), max_new_tokens=64, min_new_tokens=64, do_sample=False)
-    assert await collect(engine, make_request("a", prompt, max_tokens=64)) == expected[0, len(prompt) :].tolist()
+    expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=64, min_new_tokens=64, do_sample=False)
+    ours = await collect(engine, make_request(PROMPT, max_tokens=64, ignore_eos=False, min_tokens=64))
+    assert ours == expected[0, len(PROMPT) :].tolist()
 
 
-async def test_32_at_once_return_what_each_returns_alone(engine: Engine) -> None:
-    prompts = [[(7 * i + j) % 380 for j in range(3 + 5 * i)] for i in range(32)]
-    alone = [await collect(engine, make_request(f"a{i}", p, max_tokens=24)) for i, p in enumerate(prompts)]
-    together = await asyncio.gather(
-        *(collect(engine, make_request(f"b{i}", p, max_tokens=24)) for i, p in enumerate(prompts))
-    )
+def mixed_requests(temperature: float, *, max_tokens: int = 24) -> list[EngineRequest]:
+    """32 requests of all lengths, each eighth of them without an adapter, the rest with four."""
+    rng = random.Random(1)
+    names = [None, *ADAPTERS, *ADAPTERS[:3]]
+    return [
+        make_request(
+            [rng.randrange(384) for _ in range(1 + 7 * i)],
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=i,
+            adapter=names[i % 8],
+        )
+        for i in range(32)
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "seeded"])
+async def test_32_streams_with_4_adapters_mixed_return_what_each_returns_alone(
+    engine: Engine, temperature: float
+) -> None:
+    requests = mixed_requests(temperature)
+    alone = [await collect(engine, request) for request in requests]
+    together = await asyncio.gather(*(collect(engine, request) for request in requests))
     assert together == alone
+    assert len({tuple(tokens) for tokens in alone}) == 32
 
 
-async def test_what_exceeds_the_window_is_refused_at_once(engine: Engine) -> None:
-    with pytest.raises(PromptTooLong) as caught:
-        engine.generate(make_request("long", [1] * 500, max_tokens=13))
-    assert caught.value.param == "max_tokens"
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "seeded"])
+async def test_small_steps_and_preemption_change_no_token(
+    engine: Engine, checkpoint: Path, adapters: dict[str, Path], temperature: float
+) -> None:
+    requests = mixed_requests(temperature, max_tokens=60)
+    expected = [await collect(engine, request) for request in requests]
+    settings = EngineSettings(
+        model_path=checkpoint, num_threads=1, adapters=adapters, num_blocks=40, max_num_seqs=16, max_batched_tokens=23
+    )
+    cramped = Engine.load(settings)
+    cramped.start()
+    try:
+        got = await asyncio.gather(*(collect(cramped, request) for request in requests))
+        assert got == expected
+        assert cramped.report().num_preemptions_total > 0
+    finally:
+        await cramped.stop()
 
 
-@pytest.mark.parametrize("prompt", [[], [384], [-1]])
-async def test_a_prompt_without_tokens_or_with_unknown_ones_is_refused(engine: Engine, prompt: list[int]) -> None:
-    with pytest.raises(InvalidRequest):
-        engine.generate(make_request("bad", prompt, max_tokens=1))
+async def test_an_unseeded_request_draws_anew_each_time(engine: Engine) -> None:
+    drawn = [tuple(await collect(engine, make_request(PROMPT, temperature=1.0))) for _ in range(3)]
+    assert len(set(drawn)) == 3
+
+
+async def test_a_second_prompt_with_the_same_beginning_is_partly_cached(engine: Engine) -> None:
+    prompt = list(range(100, 150))
+    assert (await last_output(engine, make_request(prompt))).cached_tokens == 0
+    again = await last_output(engine, make_request([*prompt, 7]))
+    assert again.cached_tokens == 48
+    assert (await last_output(engine, make_request(prompt, cache_salt="another tenant"))).cached_tokens == 0
+    assert (await last_output(engine, make_request(prompt, adapter="one"))).cached_tokens == 0
+
+
+async def test_the_eos_token_ends_with_stop_and_is_counted(engine: Engine) -> None:
+    request = make_request(PROMPT, ignore_eos=False, logit_bias={EOS[0]: 100.0})
+    assert await collect(engine, request) == [EOS[0]]
+    assert (await last_output(engine, request)).finish_reason == "stop"
+
+
+async def test_ignored_eos_runs_to_the_limit(engine: Engine) -> None:
+    output = await last_output(engine, make_request(PROMPT, max_tokens=5, logit_bias={EOS[0]: 100.0}))
+    assert output.finish_reason == "length"
+
+
+async def test_a_stop_token_ends_even_when_eos_is_ignored(engine: Engine) -> None:
+    greedy = await collect(engine, make_request(PROMPT))
+    stopped = await collect(engine, make_request(PROMPT, stop_token_ids=(greedy[3],)))
+    assert stopped == greedy[: greedy.index(greedy[3]) + 1]
+
+
+async def test_min_tokens_holds_back_every_end(engine: Engine) -> None:
+    request = make_request(
+        PROMPT, ignore_eos=False, min_tokens=4, logit_bias={EOS[0]: 100.0, 9: 90.0}, stop_token_ids=(9,)
+    )
+    tokens = await collect(engine, request)
+    assert len(tokens) == 5 and tokens[-1] == EOS[0]
+    assert not {*EOS, 9} & set(tokens[:4])
+
+
+async def test_a_window_filled_to_the_last_token_ends_with_length(engine: Engine) -> None:
+    output = await last_output(engine, make_request([7] * 511, max_tokens=1))
+    assert output.finish_reason == "length"
+
+
+async def test_a_prompt_of_one_token_is_answered(engine: Engine) -> None:
+    assert len(await collect(engine, make_request([1], max_tokens=3))) == 3
+
+
+async def test_times_and_totals_add_up(engine: Engine) -> None:
+    before = engine.report()
+    output = await last_output(engine, make_request(PROMPT, max_tokens=5))
+    after = engine.report()
+    assert output.compute_ms > 0 and output.queue_ms >= 0
+    assert after.prompt_tokens_total - before.prompt_tokens_total == len(PROMPT)
+    assert after.completion_tokens_total - before.completion_tokens_total == 5
+    assert after.num_free_blocks == after.num_blocks
+
+
+async def test_the_same_id_may_be_used_again_once_it_ended(engine: Engine) -> None:
+    request = make_request(PROMPT)
+    assert await collect(engine, request) == await collect(engine, replace(request))
