@@ -1,0 +1,72 @@
+"""A worker that serves over a real socket, in a thread with an event loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from worker.main import bind
+from worker.server.assembly import make_replica
+from worker.server.replica import Replica
+from worker.server.serving import serve
+from worker.settings import WorkerSettings
+
+DEADLINE_S = 30
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    origin: str
+    replica: Replica
+    api_key: str | None
+    stop: "threading.Event"
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.origin}/v1"
+
+    def client(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return httpx.Client(base_url=self.origin, headers=headers, timeout=DEADLINE_S)
+
+    def load(self) -> dict[str, Any]:
+        with self.client() as client:
+            return client.get("/load").raise_for_status().json()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def running_worker(model: Path, **options: Any) -> Iterator[RunningWorker]:
+    """Yields once it has proven ready; afterwards asserts that it ended cleanly with every block free."""
+    options = {"name": "tiny", "num_threads": 1, "drain_grace_s": 5.0} | options
+    settings = WorkerSettings(model=model, port=0, **options)
+    listener = bind(settings.host, settings.port)
+    replica = make_replica(settings)
+    origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    stop, ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=lambda: (stop.wait(), loop.call_soon_threadsafe(stopping.set)), daemon=True).start()
+        await serve(replica, listener, heartbeat=None, stop=stopping, drain_grace_s=settings.drain_grace_s)
+        ended.set()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    try:
+        # The socket is bound already, so that the first call waits in the backlog or is refused for a moment only.
+        transport = httpx.HTTPTransport(retries=10)
+        with httpx.Client(transport=transport, timeout=DEADLINE_S) as client:
+            client.get(f"{origin}/ready").raise_for_status()
+        yield RunningWorker(origin, replica, settings.api_key, stop)
+    finally:
+        stop.set()
+        thread.join(DEADLINE_S)
+    assert ended.is_set()
+    load = replica.load_report()
+    assert (load.num_running, load.num_waiting, load.num_free_blocks) == (0, 0, load.num_blocks)

@@ -1,0 +1,51 @@
+"""A real checkpoint that always says the same: each token's only likely successor is the next one of a script."""
+
+import itertools
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer
+
+from tests.tiny import make_tiny_checkpoint
+
+_HIDDEN = 512
+
+
+def make_scripted_checkpoint(folder: Path, script: list[str]) -> Path:
+    """After the prompt of a chat comes `script`, then the end of the turn.
+
+    Each string becomes one token, unless it is unknown text that the byte-level tokenizer splits; no token twice.
+    """
+    make_tiny_checkpoint(folder, hidden_size=_HIDDEN, num_layers=1, tie_word_embeddings=False, vocab_size=_HIDDEN)
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.add_tokens([AddedToken(part, special=False, normalized=False) for part in script if len(part) > 1])
+    tokenizer.save(path)
+    _write_weights(folder, _chain(tokenizer, script))
+    return folder
+
+
+def _chain(tokenizer: Tokenizer, script: list[str]) -> list[int]:
+    start = tokenizer.encode("<|im_start|>assistant\n").ids[-1]
+    said = [token_id for part in script for token_id in tokenizer.encode(part).ids]
+    chain = [start, *said, tokenizer.token_to_id("<|im_end|>")]
+    assert len(set(chain)) == len(chain) and max(chain) < _HIDDEN, "a token comes twice"
+    return chain
+
+
+def _write_weights(folder: Path, chain: list[int]) -> None:
+    """Layers that add nothing, one-hot embeddings, and a head that maps each token to its successor."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for name, weight in weights.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.zero_()
+        elif name.endswith("norm.weight"):
+            weight.fill_(1)
+    weights["model.embed_tokens.weight"] = torch.eye(_HIDDEN)
+    head = torch.zeros(_HIDDEN, _HIDDEN)
+    for token, successor in itertools.pairwise(chain):
+        head[successor, token] = 1
+    weights["lm_head.weight"] = head
+    save_file(weights, path, metadata={"format": "pt"})
