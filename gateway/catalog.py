@@ -16,6 +16,7 @@ from gateway.billing.pricebook import PriceBook, PriceTerms
 from gateway.database import Sessions
 from gateway.models.models import Model
 from gateway.tiers.models import Tier
+from router.policy import OnSaturation
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -41,7 +42,7 @@ class TierTerms:
     large_share: float | None
     priority: int
     weight: float
-    on_saturation: str
+    on_saturation: OnSaturation
     complexity_threshold: float
     allowed_pools: list[str] | None
     is_best_effort: bool

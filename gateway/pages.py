@@ -38,7 +38,7 @@ PageDep = Annotated[PageRequest, Depends(page_request)]
 
 async def fetch_page(
     session: AsyncSession,
-    query: Select[tuple[T]],
+    query: Select[T],
     column: InstrumentedAttribute[Any],
     page: PageRequest,
     show: Callable[[T], S],

@@ -19,7 +19,7 @@ from gateway.errors import (
     UpstreamRefused,
 )
 from protocol.accounting import data_event
-from protocol.errors import ErrorType, ProtocolError, encode_error
+from protocol.errors import ProtocolError, encode_error
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,6 @@ def _http_error(request: Request, status: int) -> GatewayError:
         return NotFound(f"there is no {path} here")
     if status == 405:
         return MethodNotAllowed(f"{path} does not take {request.method}")
-    other = InvalidRequest(HTTPStatus(status).phrase)
+    other = InvalidRequest(HTTPStatus(status).phrase) if status < 500 else GatewayError(HTTPStatus(status).phrase)
     other.status = status
-    other.type = cast(ErrorType, "invalid_request_error" if status < 500 else "server_error")
     return other

@@ -19,7 +19,7 @@ from gateway.tenants.service import require_tenant
 from gateway.tiers.models import Tier
 
 
-def adapters_visible_to(tenant_id: UUID | None) -> Select[tuple[Adapter]]:
+def adapters_visible_to(tenant_id: UUID | None) -> Select[Adapter]:
     """A tenant's own and the public ones; None: all. Variants come along."""
     query = select(Adapter).options(selectinload(Adapter.variants))
     if tenant_id is None:
@@ -42,7 +42,9 @@ async def create_adapter(sessions: Sessions, principal: Principal, draft: Adapte
                 await _check_quota(session, tenant_id)
             session.add(adapter)
             detail = draft.model_dump(mode="json")
-            record(session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, **detail)
+            record(
+                session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, detail=detail
+            )
     except IntegrityError:
         raise Conflict(f"there is already an adapter named {draft.name!r}", param="name") from None
     return adapter

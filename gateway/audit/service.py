@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +20,7 @@ def record(
     object_id: object,
     tenant_id: UUID | None,
     now: datetime,
-    **detail: Any,
+    detail: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Add the audit row to the caller's transaction. `principal` None: the platform itself, at its start."""
     session.add(
@@ -29,12 +31,12 @@ def record(
             tenant_id=tenant_id,
             action=action,
             object_id=str(object_id),
-            detail=detail,
+            detail=dict(detail),
         )
     )
 
 
-def entries_of(tenant_id: UUID | None) -> Select[tuple[AuditEntry]]:
+def entries_of(tenant_id: UUID | None) -> Select[AuditEntry]:
     """A tenant's entries; None: all."""
     query = select(AuditEntry)
     return query if tenant_id is None else query.where(AuditEntry.tenant_id == tenant_id)

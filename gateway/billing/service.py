@@ -29,5 +29,5 @@ async def add_price(sessions: Sessions, principal: Principal | None, draft: Pric
             raise InvalidRequest(f"there is no model {draft.model_id!r}; declare it first", param="model_id")
         session.add(price)
         detail = draft.model_dump(mode="json")
-        record(session, principal, "price.add", object_id=price.version, tenant_id=None, now=now, **detail)
+        record(session, principal, "price.add", object_id=price.version, tenant_id=None, now=now, detail=detail)
     return price

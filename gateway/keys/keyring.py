@@ -96,7 +96,7 @@ class Keyring:
     async def _load(self, prefixes: Collection[str]) -> None:
         asked_at = time.monotonic()
         async with asyncio.timeout(QUERY_DEADLINE_S), self._sessions() as session:
-            rows = (await session.execute(live_keys(prefixes))).tuples().all()
+            rows = (await session.execute(live_keys(prefixes))).all()
         found = set()
         for key, tenant in rows:
             known = self._entries.get(key.prefix)

@@ -7,7 +7,7 @@ from gateway.keys.models import ApiKey
 from gateway.tenants.models import Tenant
 
 
-def live_keys(prefixes: Collection[str]) -> Select[tuple[ApiKey, Tenant]]:
+def live_keys(prefixes: Collection[str]) -> Select[ApiKey, Tenant]:
     """Across tenants: at this point the key is all we know of the caller."""
     return (
         select(ApiKey, Tenant)
@@ -16,7 +16,7 @@ def live_keys(prefixes: Collection[str]) -> Select[tuple[ApiKey, Tenant]]:
     )
 
 
-def keys_of(tenant_id: UUID | None) -> Select[tuple[ApiKey]]:
+def keys_of(tenant_id: UUID | None) -> Select[ApiKey]:
     """A tenant's keys, revoked ones too; None: everybody's, for platform administrators."""
     query = select(ApiKey)
     return query if tenant_id is None else query.where(ApiKey.tenant_id == tenant_id)

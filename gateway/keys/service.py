@@ -38,8 +38,7 @@ async def create_key(
             object_id=key.id,
             tenant_id=tenant_id,
             now=now,
-            name=draft.name,
-            scopes=list(draft.scopes),
+            detail={"name": draft.name, "scopes": list(draft.scopes)},
         )
     return key, secret
 

@@ -25,5 +25,7 @@ async def declare_model(sessions: Sessions, principal: Principal | None, draft: 
         elif (model.pool, model.context_window, model.kind) == (draft.pool, draft.context_window, draft.kind):
             return model
         model.pool, model.context_window, model.kind = draft.pool, draft.context_window, draft.kind
-        record(session, principal, "model.declare", object_id=draft.id, tenant_id=None, now=now, **draft.model_dump())
+        record(
+            session, principal, "model.declare", object_id=draft.id, tenant_id=None, now=now, detail=draft.model_dump()
+        )
     return model

@@ -15,7 +15,7 @@ from gateway.tenants.schemas import TenantChange, TenantDraft
 from gateway.tiers.models import Tier
 
 
-def tenants_visible_to(tenant_id: UUID | None) -> Select[tuple[Tenant]]:
+def tenants_visible_to(tenant_id: UUID | None) -> Select[Tenant]:
     """One tenant; None: all."""
     query = select(Tenant)
     return query if tenant_id is None else query.where(Tenant.id == tenant_id)
@@ -30,7 +30,9 @@ async def create_tenant(
             await _check_tier(session, draft.tier)
             session.add(tenant)
             detail = draft.model_dump()
-            record(session, principal, "tenant.create", object_id=tenant.id, tenant_id=tenant.id, now=now, **detail)
+            record(
+                session, principal, "tenant.create", object_id=tenant.id, tenant_id=tenant.id, now=now, detail=detail
+            )
     except IntegrityError:
         raise Conflict(f"there is already a tenant named {draft.name!r}", param="name") from None
     return tenant
@@ -56,7 +58,9 @@ async def change_tenant(
                 tenant.tier = change.tier
             if "is_suspended" in fields:
                 tenant.suspended_at = now if change.is_suspended else None
-            record(session, principal, "tenant.change", object_id=tenant_id, tenant_id=tenant_id, now=now, **fields)
+            record(
+                session, principal, "tenant.change", object_id=tenant_id, tenant_id=tenant_id, now=now, detail=fields
+            )
     except IntegrityError:
         raise Conflict(f"there is already a tenant named {change.name!r}", param="name") from None
     return tenant

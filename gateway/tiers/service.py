@@ -18,5 +18,5 @@ async def change_tier(
             raise NotFound(f"there is no tier {name!r}")
         for field, value in fields.items():
             setattr(tier, field, value)
-        record(session, principal, "tier.change", object_id=name, tenant_id=None, now=now, **fields)
+        record(session, principal, "tier.change", object_id=name, tenant_id=None, now=now, detail=fields)
     return tier

@@ -1,0 +1,167 @@
+"""The application: every resource opened once, every route in its place."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, FastAPI
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.routing import Route
+
+from gateway.adapters.routes import router as adapters_router
+from gateway.audit.routes import router as audit_router
+from gateway.billing.ledger import UsageLedger
+from gateway.billing.routes import router as prices_router
+from gateway.catalog import CatalogCache
+from gateway.completions.asked import CHAT_PATH, TEXT_PATH
+from gateway.completions.handler import CompletionsEndpoint
+from gateway.dashboard.routes import dashboard_router
+from gateway.database import Sessions, open_sessions
+from gateway.identity import utc_now
+from gateway.keys.keyring import Keyring
+from gateway.keys.routes import router as keys_router
+from gateway.keys.service import bootstrap_admin_key
+from gateway.limits.leases import LeaseKeeper
+from gateway.limits.limiter import Limiter
+from gateway.limits.scripts import connect_redis
+from gateway.metering.outbox import Outbox, adopt_orphans
+from gateway.metering.queries import UsageQueries
+from gateway.metering.routes import admin_router as admin_usage_router
+from gateway.metering.routes import router as usage_router
+from gateway.metrics import Metrics
+from gateway.models.public import router as public_models_router
+from gateway.models.routes import router as models_router
+from gateway.models.schemas import ModelDraft
+from gateway.models.service import declare_model
+from gateway.probes import router as probes_router
+from gateway.rendering import install_error_handlers
+from gateway.services import Services
+from gateway.settings import ConfigError, GatewaySettings
+from gateway.tenants.routes import router as tenants_router
+from gateway.tiers.routes import router as tiers_router
+from gateway.tokens.routes import router as tokens_router
+from gateway.upstream.bundles import BundleStore
+from gateway.upstream.client import WorkerClient
+from gateway.upstream.fixed import FixedMembers
+from gateway.upstream.registry import Registry
+from gateway.upstream.routes import router as workers_router
+
+Loop = Coroutine[Any, Any, None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """The services, and the loops that must run beside the server for as long as it does."""
+
+    services: Services
+    loops: Callable[[], list[Loop]]
+
+
+@asynccontextmanager
+async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], bool]) -> AsyncIterator[Running]:
+    """Open everything that `settings` names. Raises ConfigError naming the field."""
+    incarnation = uuid4().hex
+    deadline_s = settings.redis_deadline_ms / 1000
+    async with AsyncExitStack() as stack:
+        sessions = await stack.enter_async_context(open_sessions(settings.sql_url))
+        catalog = CatalogCache(sessions)
+        await _prepare_database(settings, sessions, catalog)
+        await asyncio.to_thread(adopt_orphans, settings.data_dir)
+        outbox = await stack.enter_async_context(Outbox(settings.data_dir, incarnation))
+        usage = UsageQueries(settings.clickhouse_url)
+        stack.push_async_callback(usage.close)
+        redis = connect_redis(settings.redis_url, deadline_s=deadline_s)
+        stack.push_async_callback(redis.aclose)
+        ledger = UsageLedger(usage, data_dir=settings.data_dir, has_clickhouse=settings.clickhouse_url is not None)
+        limiter = Limiter(redis, ledger, deadline_s=deadline_s)
+        leases = LeaseKeeper(redis, limiter, incarnation=incarnation, deadline_s=deadline_s)
+        workers = await stack.enter_async_context(WorkerClient(settings))
+        fixed = FixedMembers(settings, workers)
+        registry = Registry(redis, catalog, fixed, settings)
+        bundles = BundleStore(settings, registry, workers)
+        keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
+        services = Services(
+            settings=settings,
+            sessions=sessions,
+            keyring=keyring,
+            catalog=catalog,
+            limiter=limiter,
+            registry=registry,
+            bundles=bundles,
+            workers=workers,
+            outbox=outbox,
+            usage=usage,
+            metrics=Metrics(),
+            is_draining=is_draining,
+        )
+        await fixed.check()
+        await registry.refresh()
+        await bundles.fetch_missing()
+        yield Running(
+            services,
+            lambda: [
+                keyring.refresh_forever(),
+                catalog.refresh_forever(),
+                limiter.settlements.drain_forever(),
+                leases.keep_forever(),
+                fixed.check_forever(),
+                registry.refresh_forever(),
+                bundles.fetch_forever(),
+            ],
+        )
+        await leases.leave()
+        await limiter.settlements.drain_once()
+
+
+def create_app(services: Services) -> FastAPI:
+    app = FastAPI(title="tiergate", description="OpenAI-compatible gateway", docs_url="/docs", redoc_url=None)
+    app.state.services = services
+    install_error_handlers(app)
+    completions = CompletionsEndpoint(services)
+    # First, because routes are tried in their order.
+    for path in (CHAT_PATH, TEXT_PATH):
+        app.router.routes.insert(0, Route(path, completions, methods=["POST"]))
+    dashboard = dashboard_router(pepper=services.settings.key_pepper.get_secret_value())
+    for router in (probes_router, public_models_router, tokens_router, usage_router, _admin_router(), dashboard):
+        app.include_router(router)
+    return app
+
+
+def _admin_router() -> APIRouter:
+    admin = APIRouter(prefix="/admin/v1")
+    for router in (
+        tenants_router,
+        keys_router,
+        tiers_router,
+        models_router,
+        adapters_router,
+        prices_router,
+        workers_router,
+        admin_usage_router,
+        audit_router,
+    ):
+        admin.include_router(router)
+    return admin
+
+
+async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catalog: CatalogCache) -> None:
+    """The first key of a new database, and the models that the configuration declares."""
+    try:
+        await catalog.reload()
+        if settings.bootstrap_admin_key is not None:
+            await bootstrap_admin_key(
+                sessions,
+                settings.bootstrap_admin_key.get_secret_value(),
+                pepper=settings.key_pepper.get_secret_value(),
+                now=utc_now(),
+            )
+        for name, pool in settings.pools.items():
+            draft = ModelDraft(id=pool.model, pool=name, context_window=pool.context_window, kind=pool.kind)
+            await declare_model(sessions, None, draft, now=utc_now())
+        await catalog.reload()
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        reason = str(error).splitlines()[0] or type(error).__name__
+        raise ConfigError(f"TIERGATE_DATABASE_URL: {reason} (is it up, and did `tiergate migrate` run?)") from error

@@ -1,0 +1,53 @@
+"""What was asked: a validated request, who asks, and when."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from gateway.catalog import Catalog, TierTerms
+from gateway.completions.exchange import Exchange
+from gateway.errors import InvalidRequest
+from gateway.principal import Principal
+from protocol.checks import check_request, decode_body
+from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
+
+_CHAT = msgspec.json.Decoder(ChatCompletionRequest)
+_TEXT = msgspec.json.Decoder(CompletionRequest)
+CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+MAX_CLIENT_ID_CHARS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    request_id: str
+    client_request_id: str | None
+    path: str
+    principal: Principal
+    tier: TierTerms
+    catalog: Catalog
+    """One picture for the whole request, so that an administrator's change does not split it."""
+    request: GenerationRequest
+    received_at: datetime
+    received_monotonic_s: float
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.request.stream)
+
+
+def validate(exchange: Exchange, body: bytes) -> GenerationRequest:
+    """Raises ProtocolError or InvalidRequest, naming the field."""
+    if "x-session-id" in exchange.headers:
+        raise InvalidRequest("sessions are not supported yet; send the whole conversation", param="X-Session-Id")
+    is_chat = exchange.path == CHAT_PATH
+    request: GenerationRequest = decode_body(body, _CHAT) if is_chat else decode_body(body, _TEXT)
+    check_request(request)
+    return request
+
+
+def client_request_id(exchange: Exchange) -> str | None:
+    value = exchange.headers.get("x-client-request-id")
+    if value is not None and len(value) > MAX_CLIENT_ID_CHARS:
+        raise InvalidRequest(f"at most {MAX_CLIENT_ID_CHARS} characters", param="X-Client-Request-Id")
+    return value

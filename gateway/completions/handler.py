@@ -1,0 +1,142 @@
+"""`POST /v1/chat/completions` and `/v1/completions`: the one way of a request, step by step."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.completions.asked import Asked, client_request_id, validate
+from gateway.completions.attempts import send_somewhere
+from gateway.completions.books import Books, NotDurable
+from gateway.completions.exchange import ClientGone, Exchange
+from gateway.completions.measure import Measured, measure
+from gateway.completions.record import Record
+from gateway.completions.relay import Relay
+from gateway.errors import Forbidden, GatewayError, LimitReached
+from gateway.identity import new_id, utc_now
+from gateway.limits.reservation import Admission, Reservation
+from gateway.rendering import error_body, error_event, error_headers, error_status
+from gateway.services import Services
+from protocol.errors import ProtocolError
+
+_log = logging.getLogger(__name__)
+
+
+class CompletionsEndpoint:
+    """An ASGI application of its own: FastAPI's machinery has no place on the hot path."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        metrics = self._services.metrics
+        with metrics.in_flight.track_inprogress():
+            await _answering_errors(exchange, serve(self._services, exchange))
+        # 499, as nginx calls it: the client left before there was an answer.
+        metrics.requests.labels(str(exchange.status or 499), *exchange.labels).inc()
+
+
+async def serve(services: Services, exchange: Exchange) -> None:
+    asked = await accept(services, exchange)
+    await _while_connected(exchange, _answering_errors(exchange, complete(services, exchange, asked)))
+
+
+async def accept(services: Services, exchange: Exchange) -> Asked:
+    """Authenticate and validate."""
+    received_at, received_monotonic_s = utc_now(), time.monotonic()
+    request_id = str(new_id(received_at))
+    exchange.extra_headers["x-request-id"] = request_id
+    principal = await services.keyring.authenticate(exchange.headers.get("authorization"))
+    principal.require("inference")
+    body = await exchange.read_body(services.settings.max_body_bytes)
+    catalog = services.catalog.current
+    tier = catalog.tiers.get(principal.tier)
+    if tier is None:
+        raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    return Asked(
+        request_id=request_id,
+        client_request_id=client_request_id(exchange),
+        path=exchange.path,
+        principal=principal,
+        tier=tier,
+        catalog=catalog,
+        request=validate(exchange, body),
+        received_at=received_at,
+        received_monotonic_s=received_monotonic_s,
+    )
+
+
+async def complete(services: Services, exchange: Exchange, asked: Asked) -> None:
+    """Measure, admit, open, route and stream; close and settle before the last byte, whatever happens."""
+    measured = await measure(asked, services.registry.fleet, services.bundles)
+    reservation = await admit(services, asked, measured)
+    exchange.extra_headers |= reservation.standing.headers(asked.tier)
+    record = Record(asked, measured, reservation)
+    books = Books(services.outbox, services.limiter, services.metrics, record)
+    try:
+        books.open()
+        await send_somewhere(services, record, _relay(services, exchange, record, books))
+    except Exception:
+        with contextlib.suppress(NotDurable):
+            await books.close("error")
+        raise
+    finally:
+        books.close_soon("cancelled")
+        exchange.note_labels(pool=record.pool, tier=asked.tier.name)
+
+
+async def admit(services: Services, asked: Asked, measured: Measured) -> Reservation:
+    admission = Admission(
+        request_id=asked.request_id,
+        tenant_id=asked.principal.tenant_id,
+        tier=asked.tier,
+        tokens=measured.tokens,
+        cost_nanousd=measured.dearest_nanousd,
+        now=asked.received_at,
+    )
+    try:
+        return await services.limiter.admit(admission)
+    except LimitReached as error:
+        services.metrics.refusals.labels(str(error.code), asked.tier.name).inc()
+        raise
+
+
+def _relay(services: Services, exchange: Exchange, record: Record, books: Books) -> Relay:
+    return Relay(
+        exchange,
+        record,
+        books,
+        client=services.workers,
+        metrics=services.metrics,
+        settings=services.settings,
+    )
+
+
+async def _answering_errors(exchange: Exchange, work: Awaitable[None]) -> None:
+    """Whatever fails becomes an answer, or, once the answer has begun, its last event."""
+    try:
+        await work
+    except ClientGone:
+        return
+    except Exception as error:
+        if not isinstance(error, GatewayError | ProtocolError):
+            _log.exception("request %s failed", exchange.extra_headers.get("x-request-id"))
+        if exchange.is_started:
+            await exchange.finish(error_event(error))
+        else:
+            await exchange.answer(error_status(error), error_headers(error), error_body(error))
+
+
+async def _while_connected(exchange: Exchange, work: Awaitable[None]) -> None:
+    """Cancel `work` when the client leaves."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            watcher = group.create_task(exchange.watch())
+            await work
+            watcher.cancel()
+    except* ClientGone:
+        pass

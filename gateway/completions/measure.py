@@ -1,0 +1,173 @@
+"""How large and how hard a request is: prompt tokens, complexity, and the most that it may cost."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.catalog import AdapterTerms, TierTerms
+from gateway.completions.asked import Asked
+from gateway.completions.refusals import as_gateway_error
+from gateway.errors import InvalidRequest
+from gateway.upstream.bundles import BundleStore
+from protocol.checks import output_limit
+from protocol.messages import content_text
+from protocol.requests import ChatCompletionRequest, GenerationRequest
+from router.complexity import chat_features, score, text_features
+from router.errors import RouteError
+from router.fleet import AUTO, Fleet, Pool
+from router.policy import RouteRequest, TierPolicy, possible_pools
+from text.bundle import Bundle
+
+LONG_CHARS = 16_384
+"""Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
+_CHAT_OVERHEAD_TOKENS = 16
+"""A template's marks around one message, generously, where the template is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    route_request: RouteRequest
+    policy: TierPolicy
+    pools: tuple[Pool, ...]
+    """Where the request may end, the wanted one first."""
+    adapter_name: str | None
+    adapter_id: str | None
+    is_estimate: bool
+    dearest_nanousd: int
+
+    @property
+    def tokens(self) -> int:
+        return self.route_request.prompt_tokens + self.route_request.max_tokens
+
+
+async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
+    """Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
+    request, tier = asked.request, asked.tier
+    adapter = _adapter(asked, fleet)
+    variants = _variants(adapter.variants, fleet) if adapter else None
+    policy = tier_policy(tier)
+    is_chat = isinstance(request, ChatCompletionRequest)
+    complexity = _complexity(request)
+    route = RouteRequest(request_id=asked.request_id, model=request.model, variants=variants, complexity=complexity)
+    pools = _pools(route, policy, fleet)
+    if pools[0].kind != "chat":
+        raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")
+    prompt_tokens, is_estimate = await _count(request, pools, bundles)
+    param = "messages" if is_chat else "prompt"
+    _check_prompt(prompt_tokens, pools, tier, param=param, is_estimate=is_estimate)
+    max_tokens = output_limit(request) or _default_max_tokens(tier, prompt_tokens, pools)
+    route = RouteRequest(
+        request_id=asked.request_id,
+        model=request.model,
+        variants=variants,
+        complexity=complexity,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+    )
+    pools = _pools(route, policy, fleet)
+    prices = [asked.catalog.prices.price_of(pool.model_id, now=asked.received_at) for pool in pools]
+    return Measured(
+        route_request=route,
+        policy=policy,
+        pools=pools,
+        adapter_name=adapter.name if adapter else None,
+        adapter_id=str(adapter.id) if adapter else None,
+        is_estimate=is_estimate,
+        dearest_nanousd=max(
+            price.cost_nanousd(prompt_tokens=prompt_tokens, cached_prompt_tokens=0, completion_tokens=max_tokens)
+            for price in prices
+        ),
+    )
+
+
+def _pools(route: RouteRequest, policy: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
+    try:
+        return possible_pools(route, policy, fleet)
+    except RouteError as error:
+        raise as_gateway_error(error, route.model) from None
+
+
+def tier_policy(tier: TierTerms) -> TierPolicy:
+    return TierPolicy(
+        name=tier.name,
+        complexity_threshold=tier.complexity_threshold,
+        allowed_pools=None if tier.allowed_pools is None else frozenset(tier.allowed_pools),
+        on_saturation=tier.on_saturation,
+        best_effort=tier.is_best_effort,
+    )
+
+
+def _adapter(asked: Asked, fleet: Fleet) -> AdapterTerms | None:
+    """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise."""
+    model = asked.request.model
+    if model == AUTO or fleet.pool_serving(model) is not None:
+        return None
+    return asked.catalog.adapter_of(asked.principal.tenant_id, model)
+
+
+def _variants(by_model: Mapping[str, str], fleet: Fleet) -> dict[str, str]:
+    """Pool -> the adapter's name at its members."""
+    return {pool.name: by_model[pool.model_id] for pool in fleet.pools.values() if pool.model_id in by_model}
+
+
+def _complexity(request: GenerationRequest) -> float:
+    if isinstance(request, ChatCompletionRequest):
+        return score(chat_features(request.messages, request.tools or ()))
+    return score(text_features(request.prompt)) if isinstance(request.prompt, str) else 0.0
+
+
+async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore) -> tuple[int, bool]:
+    """Prompt tokens in the pool where they are most, and whether that is only an upper bound."""
+    known = {id(bundle): bundle for pool in pools if (bundle := bundles.bundle_of(pool.name))}
+    bound = _upper_bound(request)
+    counts = [
+        await asyncio.to_thread(_count_with, bundle, request) if bound > LONG_CHARS else _count_with(bundle, request)
+        for bundle in known.values()
+    ]
+    is_estimate = any(bundles.bundle_of(pool.name) is None for pool in pools)
+    # A foreign pool's bound must not refuse what its own tokenizer may take; it counts only where nothing is known.
+    return (max(counts), is_estimate) if counts else (bound, True)
+
+
+def _count_with(bundle: Bundle, request: GenerationRequest) -> int:
+    if isinstance(request, ChatCompletionRequest):
+        return bundle.count_chat(request.messages, None if request.tool_choice == "none" else request.tools)
+    if isinstance(request.prompt, str):
+        return bundle.count_text(request.prompt)
+    return len(request.prompt)
+
+
+def _upper_bound(request: GenerationRequest) -> int:
+    """No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
+    if not isinstance(request, ChatCompletionRequest):
+        return len(request.prompt.encode()) if isinstance(request.prompt, str) else len(request.prompt)
+    texts = (content_text(message.content) for message in request.messages)
+    num_tool_bytes = len(msgspec.json.encode(request.tools)) if request.tools else 0
+    return num_tool_bytes + sum(len(text.encode()) + _CHAT_OVERHEAD_TOKENS for text in texts)
+
+
+def _check_prompt(
+    prompt_tokens: int, pools: tuple[Pool, ...], tier: TierTerms, *, param: str, is_estimate: bool
+) -> None:
+    window = max(pool.context_window for pool in pools)
+    if prompt_tokens >= window and not is_estimate:
+        raise InvalidRequest(
+            f"{param}: {prompt_tokens} tokens, but the context window is {window}, and the answer needs room too; "
+            "shorten it",
+            param=param,
+            code="context_length_exceeded",
+        )
+    if tier.context_tokens is not None and prompt_tokens > tier.context_tokens:
+        raise InvalidRequest(
+            f"{param}: {prompt_tokens} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
+            param=param,
+            code="context_quota_exceeded",
+        )
+
+
+def _default_max_tokens(tier: TierTerms, prompt_tokens: int, pools: tuple[Pool, ...]) -> int:
+    """The tier's default, less where the window of the narrowest pool that takes the prompt leaves less."""
+    rooms = [pool.context_window - prompt_tokens for pool in pools if pool.context_window > prompt_tokens]
+    return min([tier.default_max_tokens, *rooms])

@@ -1,0 +1,145 @@
+"""The gateway's process: one server, its loops beside it, an orderly end."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from gateway.app import create_app, open_services
+from gateway.services import Services
+from gateway.settings import ConfigError, GatewaySettings
+
+_log = logging.getLogger(__name__)
+
+CONFIG_EXIT_CODE = 2
+BACKLOG = 2048
+
+
+def run(settings: GatewaySettings) -> int:
+    """Serve until SIGTERM or SIGINT. The process's exit code; bad configuration is one line on stderr and 2."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    try:
+        check_data_dir(settings)
+        listener = bind(settings)
+    except ConfigError as error:
+        return _refuse_to_start(error)
+    try:
+        uvicorn_loop = uvicorn.Config("", loop="auto").get_loop_factory()
+        with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
+            runner.run(serve(settings, listener))
+    except ConfigError as error:
+        return _refuse_to_start(error)
+    except ExceptionGroup as group:
+        _log.critical("the gateway ends because a part of it failed", exc_info=group)
+        return 1
+    finally:
+        listener.close()
+    return 0
+
+
+async def serve(
+    settings: GatewaySettings,
+    listener: socket.socket,
+    *,
+    on_started: Callable[[uvicorn.Server, Services], None] | None = None,
+) -> None:
+    """Serve on `listener` until a signal; streams under way get `drain_s` to end. Raises ConfigError."""
+    server = _Server(settings)
+    async with open_services(settings, is_draining=lambda: server.should_exit) as running:
+        server.config.app = create_app(running.services)
+        if on_started is not None:
+            server.on_started = lambda: on_started(server, running.services)
+        with _stopping_on_signals(server):
+            async with asyncio.TaskGroup() as group:
+                loops = [group.create_task(loop) for loop in running.loops()]
+                await server.serve(sockets=[listener])
+                for loop in loops:
+                    loop.cancel()
+
+
+def bind(settings: GatewaySettings) -> socket.socket:
+    """A listening socket. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        address = f"{settings.host}:{settings.port}"
+        raise ConfigError(f"TIERGATE_PORT: cannot listen on {address}: {error.strerror}") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def check_data_dir(settings: GatewaySettings) -> None:
+    """Raises ConfigError unless the directory is there, or can be made, and can be written."""
+    try:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"TIERGATE_DATA_DIR: cannot make {settings.data_dir}: {error.strerror}") from error
+    if not os.access(settings.data_dir, os.W_OK | os.X_OK):
+        raise ConfigError(f"TIERGATE_DATA_DIR: {settings.data_dir} is not writable")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, less its own signals: we have resources to close after it."""
+
+    on_started: Callable[[], None] | None = None
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                _not_ready,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=settings.drain_s,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.on_started is not None:
+            self.on_started()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _not_ready(*_: object) -> None:
+    raise AssertionError("replaced before the server starts")
+
+
+@contextmanager
+def _stopping_on_signals(server: uvicorn.Server) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGTERM, signal.SIGINT)
+
+    def stop() -> None:
+        # The second signal does not wait for streams.
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    for number in caught:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+
+def _refuse_to_start(error: ConfigError) -> int:
+    print(f"tiergate gateway: {error}", file=sys.stderr)  # noqa: T201
+    return CONFIG_EXIT_CODE

@@ -1,0 +1,56 @@
+"""What Prometheus scrapes at /metrics. One registry an application, so that two in a process do not collide."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60)
+_OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "tiergate_requests_total",
+            "Completion requests answered, by HTTP status",
+            ["code", "pool", "tier"],
+            registry=self._registry,
+        )
+        self.tokens = Counter(
+            "tiergate_tokens_total", "Tokens billed", ["kind", "pool", "tier"], registry=self._registry
+        )
+        self.ttft = Histogram(
+            "tiergate_time_to_first_token_seconds",
+            "From the request's arrival to its first token",
+            ["pool"],
+            buckets=_TTFT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self.preparation = Histogram(
+            "tiergate_preparation_seconds",
+            "From the request's arrival until a worker is called: what the gateway adds",
+            buckets=_OVERHEAD_BUCKETS_S,
+            registry=self._registry,
+        )
+        self.in_flight = Gauge("tiergate_requests_in_flight", "Requests under way", registry=self._registry)
+        self.refusals = Counter(
+            "tiergate_limit_refusals_total",
+            "429 answers by the limit that binds",
+            ["limit", "tier"],
+            registry=self._registry,
+        )
+        self.retries = Counter(
+            "tiergate_upstream_retries_total", "Requests sent to another replica", ["pool"], registry=self._registry
+        )
+        self.is_limiter_local = Gauge(
+            "tiergate_limiter_is_local", "1 while Redis is away and limits are local", registry=self._registry
+        )
+        self.waiting_settlements = Gauge(
+            "tiergate_settlements_waiting", "Settlements that Redis has not taken yet", registry=self._registry
+        )
+        self.under_way = Gauge(
+            "tiergate_outbox_under_way", "Usage events that are not durable yet", registry=self._registry
+        )
+        self.replicas = Gauge("tiergate_replicas", "Healthy replicas", ["pool"], registry=self._registry)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)

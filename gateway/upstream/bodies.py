@@ -1,0 +1,52 @@
+"""The body that a member gets: the client's request with the gateway's decisions in it."""
+
+from typing import Any
+
+import msgspec
+
+from protocol.requests import ChatCompletionRequest, GenerationRequest
+from router.fleet import Member
+
+# What OpenAI's API knows of our request types; foreign servers may refuse more.
+_OPENAI_FIELDS = (
+    frozenset({"model", "messages", "prompt", "max_tokens", "stream", "stream_options", "n", "stop", "seed"})
+    | {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "response_format"}
+)
+# Said by headers, or of no concern to a worker.
+_DROPPED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+
+
+def member_body(
+    request: GenerationRequest,
+    member: Member,
+    *,
+    model: str,
+    max_tokens: int,
+    priority: int,
+    cache_salt: str,
+) -> bytes:
+    """`model` is the name at the member: its model's or an adapter's. A client's own priority and salt are dropped."""
+    fields: dict[str, Any] = {
+        name: value
+        for name, value in msgspec.to_builtins(request).items()
+        if value is not None and name not in _DROPPED
+    }
+    fields.pop("max_completion_tokens", None)
+    fields |= {"model": model, "max_tokens": max_tokens}
+    if member.engine == "tiergate":
+        fields |= {"priority": priority, "cache_salt": cache_salt}
+        return msgspec.json.encode(fields)
+    return msgspec.json.encode(_for_openai(fields, request))
+
+
+def _for_openai(fields: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+    known = {name: value for name, value in fields.items() if name in _OPENAI_FIELDS}
+    if request.stream:
+        # The only way to exact figures there; the relay takes the chunk out when the client did not ask for it.
+        known["stream_options"] = {"include_usage": True}
+    if isinstance(request, ChatCompletionRequest):
+        known["messages"] = [
+            {name: value for name, value in message.items() if value is not None} for message in known["messages"]
+        ]
+    return known

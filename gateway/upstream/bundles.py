@@ -1,0 +1,64 @@
+"""Tokenizers and templates of the pools, fetched from their workers once, for counting prompts at the gateway."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from gateway.settings import GatewaySettings
+from gateway.upstream.client import MemberFailed, WorkerClient
+from gateway.upstream.registry import Registry
+from router.fleet import Pool, usable_members
+from text.bundle import Bundle
+from text.folder import FolderError
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+FETCH_DEADLINE_S = 30.0
+
+
+class BundleStore:
+    def __init__(self, settings: GatewaySettings, registry: Registry, client: WorkerClient) -> None:
+        self._registry = registry
+        self._client = client
+        self._folders = {name: pool.tokenizer for name, pool in settings.pools.items() if pool.tokenizer}
+        self._bundles: dict[str, Bundle] = {}
+        self._versions: dict[str, str] = {}
+
+    def bundle_of(self, pool: str) -> Bundle | None:
+        """None: not known yet, or never; count an upper bound then."""
+        return self._bundles.get(pool)
+
+    async def fetch_forever(self) -> None:
+        while True:
+            await self.fetch_missing()
+            await asyncio.sleep(POLL_S)
+
+    async def fetch_missing(self) -> None:
+        for pool in self._registry.fleet.pools.values():
+            try:
+                await self._fetch(pool)
+            except (MemberFailed, FolderError, ValueError) as error:
+                _log.warning("the tokenizer of pool %s is not to be had: %s", pool.name, error)
+
+    async def _fetch(self, pool: Pool) -> None:
+        folder = self._folders.get(pool.name)
+        if folder is not None:
+            if pool.name not in self._bundles:
+                self._bundles[pool.name] = await asyncio.to_thread(_read_folder, folder, pool.context_window)
+            return
+        for member in usable_members(pool):
+            if member.load is None or self._versions.get(pool.name) == member.load.model_version:
+                continue
+            status, body = await self._client.get(
+                member.url, "/tokenizer", engine=member.engine, deadline_s=FETCH_DEADLINE_S
+            )
+            if status != 200:
+                raise MemberFailed(f"{member.worker_id} answered {status} to GET /tokenizer")
+            self._bundles[pool.name] = await asyncio.to_thread(Bundle.from_bytes, body)
+            self._versions[pool.name] = member.load.model_version
+            return
+
+
+def _read_folder(folder: Path, max_model_len: int) -> Bundle:
+    return Bundle.from_folder(folder, max_model_len=max_model_len)

@@ -1,0 +1,101 @@
+"""A real gateway on a free port, in this process, over a fresh SQLite database and a real Valkey."""
+
+import asyncio
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import uvicorn
+
+from gateway.main import bind, serve
+from gateway.services import Services
+from gateway.settings import GatewaySettings
+from migrations.run import migrate
+
+ADMIN_KEY = "tg-adminkey-" + "a" * 40
+WORKER_KEY = "worker-key-of-the-tests"
+DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    origin: str
+    services: Services
+    server: uvicorn.Server
+    admin: httpx.AsyncClient
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.origin}/v1"
+
+    async def make_key(self, *, tier: str = "enterprise", scopes: tuple[str, ...] = ("inference",)) -> str:
+        """The key of a new tenant."""
+        tenant = await self.post("/tenants", {"name": f"tenant-{uuid4().hex[:12]}", "tier": tier})
+        made = await self.post("/keys", {"tenant_id": tenant["id"], "name": "k", "scopes": list(scopes)})
+        return str(made["key"])
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        reply = await self.admin.post(path, json=body)
+        assert reply.status_code == 201, reply.text
+        created: dict[str, Any] = reply.json()
+        return created
+
+    def client(self, key: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.base_url, headers={"Authorization": f"Bearer {key}"}, timeout=DEADLINE_S)
+
+
+def make_settings(folder: Path, redis_url: str, **fields: Any) -> GatewaySettings:
+    given = {
+        "port": 0,
+        "data_dir": folder / "gateway",
+        "redis_url": redis_url,
+        "key_pepper": "pepper-of-the-tests",
+        "bootstrap_admin_key": ADMIN_KEY,
+        "worker_key": WORKER_KEY,
+        "drain_s": 5,
+        # The machine that runs tests may be busy.
+        "redis_deadline_ms": 5000,
+    }
+    return GatewaySettings(**(given | fields))
+
+
+@functools.cache
+def _migrated() -> Path:
+    """A fresh database, migrated once for all tests of this process."""
+    path = Path(tempfile.mkdtemp(prefix="tiergate-tests-")) / "template.db"
+    atexit.register(shutil.rmtree, path.parent)
+    migrate(f"sqlite+aiosqlite:///{path}")
+    return path
+
+
+@asynccontextmanager
+async def running_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    if settings.database_url == "":
+        shutil.copyfile(await asyncio.to_thread(_migrated), settings.data_dir / "tiergate.db")
+    listener = bind(settings)
+    started: asyncio.Future[tuple[uvicorn.Server, Services]] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(
+            serve(settings, listener, on_started=lambda *both: started.set_result(both)), name="gateway"
+        )
+        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED, timeout=DEADLINE_S)
+        if serving.done():
+            serving.result()
+        server, services = started.result()
+        origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+        async with httpx.AsyncClient(base_url=f"{origin}/admin/v1", headers=headers, timeout=DEADLINE_S) as admin:
+            try:
+                yield Gateway(origin, services, server, admin)
+            finally:
+                server.should_exit = True
+                await asyncio.wait_for(serving, DEADLINE_S)
