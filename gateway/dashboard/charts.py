@@ -1,0 +1,156 @@
+"""Stacked bars over time, laid out as plain numbers; `chart.html` draws them as SVG."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from gateway.dashboard.numbers import Format
+
+MAX_SERIES = 7
+OTHERS = "others"
+WIDTH, HEIGHT = 960, 300
+LEFT, RIGHT, TOP, BOTTOM = 64, 8, 12, 28
+_NUM_TICKS = 4
+_DAY_S = 24 * 3600
+
+
+class Point(NamedTuple):
+    bucket: int
+    """Unix seconds of the bucket's start."""
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The buckets that a chart spans."""
+
+    start_s: int
+    bucket_s: int
+    num_buckets: int
+    label_every_s: int
+    """Time labels stand at multiples of this."""
+
+    @property
+    def buckets(self) -> list[int]:
+        return [self.start_s + i * self.bucket_s for i in range(self.num_buckets)]
+
+
+class Bar(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+    series: int
+    title: str
+
+
+class Tick(NamedTuple):
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Series:
+    index: int
+    name: str
+    total: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    bars: list[Bar]
+    value_ticks: list[Tick]
+    time_ticks: list[Tick]
+    legend: list[Series]
+    table: list[tuple[str, list[str]]]
+    """The same figures for those who cannot see the bars: a bucket's label and its value for each of the legend."""
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    bottom: int = HEIGHT - BOTTOM
+
+
+def stack(
+    points: Sequence[Point], axis: Axis, *, tick_format: Format, value_format: Format, least_top: float = 0
+) -> Chart:
+    """Series stand in the order of their totals, the largest at the bottom; beyond MAX_SERIES they are one.
+
+    `least_top` 4 keeps the ticks of counts whole.
+    """
+    names = _ranked(points)
+    values = _by_bucket(points, names)
+    top = max(nice_ceiling(max((sum(column.values()) for column in values.values()), default=0)), least_top)
+    scale = (HEIGHT - TOP - BOTTOM) / top
+    slot = (WIDTH - LEFT - RIGHT) / axis.num_buckets
+    bars = []
+    for i, bucket in enumerate(axis.buckets):
+        base = float(HEIGHT - BOTTOM)
+        for index, name in enumerate(names):
+            value = values[bucket].get(name, 0)
+            if value > 0:
+                height = value * scale
+                base -= height
+                title = f"{full_label(bucket)} · {name}: {value_format(value)}"
+                bar = Bar(LEFT + i * slot + 0.1 * slot, base, 0.8 * slot, height, index, title)
+                bars.append(bar._replace(x=round(bar.x, 2), y=round(bar.y, 2), height=round(bar.height, 2)))
+    return Chart(
+        bars=bars,
+        value_ticks=_value_ticks(top, scale, tick_format),
+        time_ticks=_time_ticks(axis, slot),
+        legend=[Series(i, name, value_format(_total(values, name))) for i, name in enumerate(names)],
+        table=[
+            (full_label(bucket), [value_format(values[bucket].get(name, 0)) for name in names])
+            for bucket in axis.buckets
+            if any(values[bucket].values())
+        ],
+    )
+
+
+def nice_ceiling(value: float) -> float:
+    """The least top of a scale that is not below `value` and whose quarters read well; 4 and up have whole quarters."""
+    if value <= 0:
+        return 4
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1.2, 2, 4, 8, 12) if step * power >= value * (1 - 1e-9))
+
+
+def full_label(bucket: int) -> str:
+    return f"{datetime.fromtimestamp(bucket, UTC):%-d %b %Y, %H:%M} UTC"
+
+
+def _ranked(points: Sequence[Point]) -> list[str]:
+    totals: dict[str, float] = defaultdict(float)
+    for point in points:
+        totals[point.name] += point.value
+    ranked = sorted(totals, key=lambda name: (-totals[name], name))
+    return ranked if len(ranked) <= MAX_SERIES else [*ranked[: MAX_SERIES - 1], OTHERS]
+
+
+def _by_bucket(points: Sequence[Point], names: Sequence[str]) -> Mapping[int, Mapping[str, float]]:
+    values: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for point in points:
+        values[point.bucket][point.name if point.name in names else OTHERS] += point.value
+    return values
+
+
+def _total(values: Mapping[int, Mapping[str, float]], name: str) -> float:
+    return sum(column.get(name, 0) for column in values.values())
+
+
+def _value_ticks(top: float, scale: float, tick_format: Format) -> list[Tick]:
+    steps = [top * i / _NUM_TICKS for i in range(_NUM_TICKS + 1)]
+    return [Tick(round(HEIGHT - BOTTOM - step * scale, 2), tick_format(step)) for step in steps]
+
+
+def _time_ticks(axis: Axis, slot: float) -> list[Tick]:
+    pattern = "%H:%M" if axis.label_every_s < _DAY_S else "%-d %b"
+    return [
+        Tick(round(LEFT + (i + 0.5) * slot, 2), f"{datetime.fromtimestamp(bucket, UTC):{pattern}}")
+        for i, bucket in enumerate(axis.buckets)
+        if bucket % axis.label_every_s == 0
+    ]

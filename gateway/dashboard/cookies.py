@@ -1,0 +1,57 @@
+"""The session cookie: which key logged in and until when, signed. It does not hold the key."""
+
+import base64
+import binascii
+import hmac
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+COOKIE = "tiergate_session"
+LIFETIME = timedelta(hours=12)
+
+
+class Session(msgspec.Struct, frozen=True, array_like=True):
+    key_id: UUID
+    prefix: str
+    """What the key is looked up by; not secret."""
+    expires_at: datetime
+
+
+class SessionSigner:
+    def __init__(self, pepper: str) -> None:
+        # Keys of their own, so that nothing signed for one purpose passes for another.
+        self._cookie_key = hmac.digest(pepper.encode(), b"dashboard session", "sha256")
+        self._form_key = hmac.digest(pepper.encode(), b"dashboard form", "sha256")
+
+    def seal(self, session: Session) -> str:
+        payload = msgspec.json.encode(session)
+        return f"{_encode(payload)}.{_encode(hmac.digest(self._cookie_key, payload, 'sha256'))}"
+
+    def unseal(self, cookie: str, *, now: datetime) -> Session | None:
+        """None for a cookie that is not ours or has expired."""
+        first, _, second = cookie.partition(".")
+        try:
+            payload, mac = _decode(first), _decode(second)
+        except (binascii.Error, ValueError):
+            return None
+        if not hmac.compare_digest(mac, hmac.digest(self._cookie_key, payload, "sha256")):
+            return None
+        session = msgspec.json.decode(payload, type=Session)
+        return session if session.expires_at > now else None
+
+    def form_token(self, session: Session) -> str:
+        """What a form of this session carries to prove that the page was ours."""
+        return _encode(hmac.digest(self._form_key, msgspec.json.encode(session), "sha256"))
+
+    def is_form_token(self, token: str, session: Session) -> bool:
+        return hmac.compare_digest(token.encode(), self.form_token(session).encode())
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
