@@ -11,9 +11,11 @@ def consumer(
     log_level: LogLevel = "info",
 ) -> None:
     """Move usage events from the outboxes into ClickHouse."""
-    from gateway.metering.consumer import run
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 
     start_logging(log_level)
-    raise typer.Exit(run(gateway_settings(config)))
+    settings = gateway_settings(config)
+    from gateway.metering.consumer import run
+
+    raise typer.Exit(run(settings))

@@ -10,9 +10,6 @@ def migrate(
     ] = None,
 ) -> None:
     """Bring the relational database to the newest revision."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from migrations.run import migrate as upgrade
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
     from tiergate.failure import Failure
@@ -21,6 +18,13 @@ def migrate(
     settings = gateway_settings(None, **({"database_url": database_url} if database_url else {}))
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"TIERGATE_DATA_DIR: cannot make {settings.data_dir}: {error.strerror}") from error
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from migrations.run import migrate as upgrade
+
+    try:
         upgrade(settings.sql_url)
     except (SQLAlchemyError, OSError) as error:
         raise Failure(f"cannot migrate the database: {str(error).splitlines()[0]}", exit_code=1) from error

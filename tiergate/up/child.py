@@ -13,22 +13,29 @@ _LONGEST_LINE = 16_384
 
 
 class Child:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
         self._process = process
+        self._output = output
 
     @classmethod
     async def start(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Child":
         """Raises OSError when the program cannot be started."""
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            env=env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),
-        )
-        return cls(process)
+        read_end, write_end = os.pipe()
+        output = await _reader_of(read_end)
+        try:
+            # A pipe of our own: asyncio's would let `wait` wait for grandchildren that hold it open.
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                env=env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            )
+        finally:
+            os.close(write_end)
+        return cls(process, output)
 
     @property
     def pid(self) -> int:
@@ -46,9 +53,8 @@ class Child:
 
     async def lines(self) -> AsyncIterator[str]:
         """Its output and errors, until both are closed."""
-        assert self._process.stdout is not None
         rest = b""
-        while chunk := await self._process.stdout.read(65_536):
+        while chunk := await self._output.read(65_536):
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 yield line.decode(errors="replace").rstrip("\r")
@@ -57,6 +63,14 @@ class Child:
                 rest = b""
         if rest:
             yield rest.decode(errors="replace")
+
+
+async def _reader_of(descriptor: int) -> asyncio.StreamReader:
+    """It closes the descriptor at its end."""
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(descriptor, "rb", buffering=0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
 
 
 def _die_with_parent() -> Callable[[], None] | None:

@@ -47,7 +47,7 @@ class Service:
         self._ended = asyncio.Event()
         self._child: Child | None = None
         self._last_line = ""
-        self._was_ready = False
+        self._was_proven = False
 
     @property
     def pid(self) -> int | None:
@@ -119,13 +119,13 @@ class Service:
                 self._last_line = f"not ready within {READY_WITHIN_S:g} s"
                 self._child.signal(signal.SIGKILL)
                 return
-        self._was_ready = True
+        self._was_proven = self.spec.probe is not None
         self.ready.set()
         self._console.say(f"{self.spec.name} is ready after {time.monotonic() - started_at:.1f} s")
 
     def _check(self, status: int, num_quick_deaths: int) -> None:
         """Whether another try makes sense. Exit code 2 is bad input, which stays bad."""
-        if status == BAD_INPUT and not self._was_ready:
+        if status == BAD_INPUT and not self._was_proven:
             raise Crashed(self._last_line or f"{self.spec.name} refused its options", BAD_INPUT)
         if num_quick_deaths >= MAX_QUICK_DEATHS:
             why = self._last_line or describe(status)

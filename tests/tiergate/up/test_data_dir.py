@@ -1,0 +1,56 @@
+import json
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tiergate.failure import Failure
+from tiergate.up.data_dir import owned
+from tiergate.up.ready import make_ready, write_ready
+from tiergate.up.secrets import load_secrets, save_secrets
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_directory_is_private_and_has_one_owner(tmp_path: Path) -> None:
+    with owned(tmp_path / "a" / "data") as data_dir:
+        assert mode(data_dir) == 0o700
+        with pytest.raises(Failure, match="another `tiergate up`"), owned(data_dir):
+            pass
+    with owned(data_dir):
+        pass
+
+
+def test_keys_are_made_once_and_kept_private(tmp_path: Path) -> None:
+    made = load_secrets(tmp_path)
+    assert mode(tmp_path / "keys.json") == 0o600
+    assert load_secrets(tmp_path) == made
+    assert len({made.worker_key, made.key_pepper, made.admin_key, made.valkey_password}) == 4
+
+
+def test_a_broken_keys_file_is_told_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text("{")
+    with pytest.raises(Failure, match=r"keys\.json"):
+        load_secrets(tmp_path)
+    assert path.read_text() == "{"
+
+
+def test_a_saved_key_is_read_again(tmp_path: Path) -> None:
+    made = load_secrets(tmp_path)
+    changed = msgspec.structs.replace(made, free_key="tg-x")
+    save_secrets(tmp_path, changed)
+    assert load_secrets(tmp_path) == changed
+
+
+def test_the_ready_file_has_the_documented_fields_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    write_ready(path, make_ready("http://127.0.0.1:8080", load_secrets(tmp_path)))
+    fields = json.loads(path.read_text())
+    assert list(fields) == ["base_url", "admin_key", "enterprise_key", "free_key", "dashboard_url"]
+    assert fields["base_url"] == "http://127.0.0.1:8080/v1"
+    assert mode(path) == 0o600
+    assert list(tmp_path.glob(".*")) == []
