@@ -107,6 +107,10 @@ def _check(settings: WorkerSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SettingsError(f"--{name.replace('_', '-')}: {value} is less than 1")
+    if settings.max_waiting < 0:
+        raise SettingsError(f"--max-waiting: {settings.max_waiting} is less than 0")
+    if settings.drain_grace_s < 0:
+        raise SettingsError(f"--drain-grace-s: {settings.drain_grace_s} is less than 0")
     if settings.api_key is None and not settings.is_loopback:
         raise SettingsError(f"--host: {settings.host} needs --api-key (TIERGATE_WORKER_KEY); without one use 127.0.0.1")
     if settings.api_key is None and settings.register is not None:

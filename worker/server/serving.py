@@ -59,11 +59,20 @@ async def _drain(replica: Replica, grace_s: float) -> None:
     """New requests are refused from here on; gateways read it from the load report."""
     replica.is_draining = True
     log.info("draining %d requests", replica.activity.num_active)
+    if not await _is_idle_within(replica, grace_s):
+        log.warning("giving up %d requests after %.0f s", replica.activity.num_active, grace_s)
+        # Before the connections are closed, so that each answer given up ends with an error and not in the middle.
+        await replica.engine.stop()
+        await _is_idle_within(replica, _CLOSE_GRACE_S)
+
+
+async def _is_idle_within(replica: Replica, limit_s: float) -> bool:
     try:
-        async with asyncio.timeout(grace_s):
+        async with asyncio.timeout(limit_s):
             await replica.activity.wait_idle()
     except TimeoutError:
-        log.warning("giving up %d requests after %.0f s", replica.activity.num_active, grace_s)
+        return False
+    return True
 
 
 def _make_server(replica: Replica, readiness: Readiness) -> uvicorn.Server:

@@ -1,0 +1,98 @@
+"""What a worker tells of itself, and adapters that come and go while it serves."""
+
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from protocol.messages import UserMessage
+from tests.tiny import make_tiny_adapter
+from tests.worker.server.running import RunningWorker, running_worker
+from text.bundle import Bundle
+
+CHAT = [{"role": "user", "content": "Hi 👍"}]
+
+
+def test_the_bundle_counts_what_the_worker_bills(http: httpx.Client) -> None:
+    bundle = Bundle.from_bytes(http.get("/tokenizer").content)
+    reply = http.post("/v1/chat/completions", json={"model": "tiny", "messages": CHAT, "max_tokens": 1}).json()
+    assert bundle.count_chat([UserMessage(content="Hi 👍")]) == reply["usage"]["prompt_tokens"]
+    assert bundle.max_model_len == 8192
+
+
+def test_tokenize_and_detokenize_are_inverse(http: httpx.Client) -> None:
+    for prefix in ("", "/v1"):
+        made = http.post(f"{prefix}/tokenize", json={"prompt": "Grüße 👍 <|im_end|>"}).json()
+        assert made["count"] == len(made["tokens"])
+        assert made["max_model_len"] == 8192
+        back = http.post(f"{prefix}/detokenize", json={"tokens": made["tokens"]}).json()
+        assert back == {"prompt": "Grüße 👍 <|im_end|>"}
+
+
+def test_tokenize_renders_a_chat_as_the_completion_does(http: httpx.Client) -> None:
+    made = http.post("/tokenize", json={"messages": CHAT, "model": "tiny"}).json()
+    reply = http.post("/v1/chat/completions", json={"model": "tiny", "messages": CHAT, "max_tokens": 1}).json()
+    assert made["count"] == reply["usage"]["prompt_tokens"]
+
+
+def test_a_long_prompt_is_counted_the_same_in_a_thread(http: httpx.Client) -> None:
+    text = "abcdefgh " * 2500
+    count = http.post("/tokenize", json={"prompt": text}).json()["count"]
+    reply = http.post("/v1/completions", json={"model": "tiny", "prompt": text, "max_tokens": 1})
+    assert str(count) in reply.json()["error"]["message"]
+
+
+def test_metrics_have_the_names_of_vllm(http: httpx.Client) -> None:
+    http.post("/v1/completions", json={"model": "tiny", "prompt": "Hi", "max_tokens": 5, "ignore_eos": True})
+    families = {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
+    for name in (
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "prefix_cache_queries",
+        "prefix_cache_hits",
+        "num_preemptions",
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "prompt_tokens",
+        "generation_tokens",
+    ):
+        assert f"tiergate_{name}" in families
+    counts = {s.name: s.value for s in families["tiergate_time_to_first_token_seconds"].samples}
+    assert counts["tiergate_time_to_first_token_seconds_count"] >= 1
+    (generated,) = families["tiergate_generation_tokens"].samples
+    assert (generated.name, generated.labels) == ("tiergate_generation_tokens_total", {"model_name": "tiny"})
+    assert generated.value >= 5
+
+
+def test_an_adapter_comes_and_goes(http: httpx.Client, worker: RunningWorker, checkpoint: Path, tmp_path: Path) -> None:
+    folder = make_tiny_adapter(tmp_path / "new", checkpoint, seed=5)
+    ask = {"model": "new", "prompt": "Hi", "max_tokens": 2}
+    assert http.post("/v1/completions", json=ask).status_code == 404
+    loaded = http.post("/v1/load_lora_adapter", json={"lora_name": "new", "lora_path": str(folder)})
+    assert loaded.status_code == 200, loaded.text
+    assert http.post("/v1/completions", json=ask).json()["model"] == "new"
+    assert worker.load()["adapters"] == ["new", "pirate"]
+    cards = {card["id"]: card for card in http.get("/v1/models").json()["data"]}
+    assert (cards["new"]["root"], cards["new"]["parent"]) == (str(folder), "tiny")
+    assert http.post("/v1/unload_lora_adapter", json={"lora_name": "new"}).status_code == 200
+    assert http.post("/v1/completions", json=ask).status_code == 404
+
+
+def test_a_full_queue_is_503_with_a_time_to_retry(checkpoint: Path) -> None:
+    body = {"model": "tiny", "prompt": "Hi", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    with (
+        running_worker(checkpoint, max_num_seqs=1, max_waiting=1) as small,
+        small.client() as client,
+        client.stream("POST", "/v1/completions", json=body) as running,
+    ):
+        lines = running.iter_lines()
+        next(lines)
+        with client.stream("POST", "/v1/completions", json=body) as waiting:
+            notices = waiting.iter_lines()
+            assert next(notices).startswith(": waiting")
+            refused = client.post("/v1/completions", json=body)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
+            assert int(refused.headers["retry-after"]) >= 1
