@@ -5,7 +5,7 @@ import atexit
 import functools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,12 @@ import httpx
 import uvicorn
 
 from gateway.main import bind, serve
+from gateway.metering.folders import list_folders
+from gateway.metering.journal import Journal
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from migrations.run import migrate
+from protocol.usage import UsageEvent
 
 ADMIN_KEY = "tg-adminkey-" + "a" * 40
 WORKER_KEY = "worker-key-of-the-tests"
@@ -99,3 +102,26 @@ async def running_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             finally:
                 server.should_exit = True
                 await asyncio.wait_for(serving, DEADLINE_S)
+
+
+async def declare(gateway: Gateway, model_id: str, *, pool: str, context_window: int = 512) -> None:
+    """A model with a price."""
+    await gateway.post("/models", {"id": model_id, "pool": pool, "context_window": context_window})
+    await gateway.post("/prices", {"model_id": model_id, "prompt_nanousd": 100, "completion_nanousd": 400})
+
+
+def durable_events(gateway: Gateway) -> list[UsageEvent]:
+    """What stands in the gateway's outbox on disk, closed."""
+    events = []
+    for folder in list_folders(gateway.services.settings.data_dir):
+        journal = Journal.open(folder, must_exist=True)
+        events += [closed.event for closed in journal.read_closed(100_000)]
+        journal.close()
+    return events
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Poll `condition`, which watches another process or a loop, until it holds."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

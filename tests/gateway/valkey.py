@@ -15,7 +15,7 @@ class ValkeyProcess:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -43,7 +43,7 @@ class ValkeyProcess:
             self._process = None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

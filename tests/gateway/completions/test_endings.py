@@ -1,0 +1,58 @@
+"""How a request may end otherwise: the client leaves, the gateway drains."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.gateway.serving import Gateway, durable_events, eventually, make_settings, running_gateway
+from tests.gateway.valkey import ValkeyProcess
+from tests.gateway.workers import WorkerProcess
+
+LONG: dict[str, Any] = {
+    "model": "large",
+    "messages": [{"role": "user", "content": "Tell me about the sea."}],
+    "stream": True,
+    "max_tokens": 400,
+    "ignore_eos": True,
+}
+
+
+async def test_leaving_ends_the_work_and_bills_what_was_sent(gateway: Gateway, workers: list[WorkerProcess]) -> None:
+    key, num_chunks = await gateway.make_key(), 0
+    async with gateway.client(key) as client, client.stream("POST", "/chat/completions", json=LONG) as reply:
+        async for line in reply.aiter_lines():
+            num_chunks += line.startswith("data: {")
+            if num_chunks >= 5:
+                break
+    await eventually(lambda: len(durable_events(gateway)) == 1)
+    [event] = durable_events(gateway)
+    assert event.status == "cancelled"
+    assert 3 <= event.completion_tokens < 400
+    assert event.cost_nanousd == event.prompt_tokens * 100 + event.completion_tokens * 400
+    large = workers[1]
+    await eventually(lambda: large.load()["num_running"] == 0)
+
+
+async def test_leaving_before_the_answer_costs_nothing(gateway: Gateway) -> None:
+    key = await gateway.make_key()
+    async with gateway.client(key) as client:
+        request = asyncio.create_task(client.post("/chat/completions", json=LONG | {"stream": False}))
+        await eventually(lambda: gateway.services.outbox.num_under_way)
+        request.cancel()
+        await asyncio.wait([request])
+    await eventually(lambda: len(durable_events(gateway)) == 1)
+    [event] = durable_events(gateway)
+    assert (event.status, event.completion_tokens, event.cost_nanousd) == ("cancelled", 0, 0)
+
+
+async def test_a_stream_under_way_ends_in_peace_while_the_gateway_drains(
+    tmp_path: Path, fleet_valkey: ValkeyProcess, workers: list[WorkerProcess]
+) -> None:
+    async with running_gateway(make_settings(tmp_path, fleet_valkey.url, drain_s=30)) as gateway:
+        await eventually(lambda: gateway.services.registry.fleet.pools.get("large"))
+        key, lines = await gateway.make_key(), []
+        async with gateway.client(key) as client, client.stream("POST", "/chat/completions", json=LONG) as reply:
+            async for line in reply.aiter_lines():
+                lines.append(line)
+                gateway.server.should_exit = True
+    assert "data: [DONE]" in lines
