@@ -131,7 +131,7 @@ async def _tenant_names(services: Services, principal: Principal) -> Mapping[str
     if not principal.is_platform_admin:
         return {str(principal.tenant_id): principal.tenant_name}
     async with services.sessions() as session:
-        rows = (await session.execute(select(Tenant.id, Tenant.name).order_by(Tenant.name))).tuples().all()
+        rows = (await session.execute(select(Tenant.id, Tenant.name).order_by(Tenant.name))).all()
     return {str(tenant_id): name for tenant_id, name in rows}
 
 

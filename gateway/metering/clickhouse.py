@@ -37,4 +37,6 @@ def connect(url: str, *, database: str | None = None) -> Client:
         autogenerate_session_id=False,
         settings={"max_execution_time": DEADLINE_S - 2},
         tz_mode="aware",
+        # `close` then closes its connections too.
+        dedicated_pool=True,
     )

@@ -1,7 +1,9 @@
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from gateway.metering.store import UsageStore
 from tests.tiergate.clickhouse import ClickHouseProcess, running_clickhouse
 
 
@@ -15,3 +17,9 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseP
 @pytest.fixture
 def clickhouse_url(clickhouse: ClickHouseProcess, request: pytest.FixtureRequest) -> str:
     return f"{clickhouse.url}/test_{abs(hash(request.node.nodeid))}"
+
+
+@pytest.fixture
+def store(clickhouse_url: str) -> Iterator[UsageStore]:
+    with closing(UsageStore(clickhouse_url)) as opened:
+        yield opened

@@ -27,8 +27,8 @@ DEADLINE_S = 30
 
 
 def fetch_events(url: str) -> list[UsageEvent]:
-    client = connect_migrated(url)
-    result = client.query(f"SELECT {', '.join(EVENT_FIELDS)} FROM usage_events FINAL ORDER BY request_id")
+    with connect_migrated(url) as client:
+        result = client.query(f"SELECT {', '.join(EVENT_FIELDS)} FROM usage_events FINAL ORDER BY request_id")
     return [msgspec.convert(row, UsageEvent) for row in result.named_results()]
 
 
@@ -62,7 +62,7 @@ sys.exit(run(SimpleNamespace(data_dir=Path(sys.argv[1]), clickhouse_url=sys.argv
             process.kill()
 
 
-async def test_an_event_arrives_with_every_field(tmp_path: Path, clickhouse_url: str) -> None:
+async def test_an_event_arrives_with_every_field(tmp_path: Path, store: UsageStore, clickhouse_url: str) -> None:
     paris = timezone(timedelta(hours=1))
     full = UsageEvent(
         request_id="r-full",
@@ -93,7 +93,7 @@ async def test_an_event_arrives_with_every_field(tmp_path: Path, clickhouse_url:
         timestamp=datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=paris),
     )
     await close_events(tmp_path, full, make_event("r-bare", ttft_ms=None, user_id=None, finish_reason=None))
-    assert Consumer(tmp_path, UsageStore(clickhouse_url)).ship() == 2
+    assert Consumer(tmp_path, store).ship() == 2
     bare, arrived = fetch_events(clickhouse_url)
     assert arrived == full
     assert arrived.timestamp.astimezone(UTC).hour == 22
@@ -101,9 +101,9 @@ async def test_an_event_arrives_with_every_field(tmp_path: Path, clickhouse_url:
 
 
 async def test_shipped_events_leave_the_outbox_and_the_dead_ones_folder_goes(
-    tmp_path: Path, clickhouse_url: str
+    tmp_path: Path, store: UsageStore, clickhouse_url: str
 ) -> None:
-    consumer = Consumer(tmp_path, UsageStore(clickhouse_url), batch=10)
+    consumer = Consumer(tmp_path, store, batch=10)
     await close_events(tmp_path, *(make_event(f"r{i}") for i in range(35)), incarnation="dead")
     async with Outbox(tmp_path, "alive") as outbox:
         await outbox.close(make_event("live"))
@@ -113,8 +113,7 @@ async def test_shipped_events_leave_the_outbox_and_the_dead_ones_folder_goes(
     assert len(fetch_events(clickhouse_url)) == 36
 
 
-async def test_a_replayed_event_is_one_row(tmp_path: Path, clickhouse_url: str) -> None:
-    store = UsageStore(clickhouse_url)
+async def test_a_replayed_event_is_one_row(tmp_path: Path, store: UsageStore, clickhouse_url: str) -> None:
     for incarnation in ("one", "two"):
         await close_events(tmp_path, make_event("r1"), make_event("r2"), incarnation=incarnation)
         Consumer(tmp_path, store).ship()
@@ -123,9 +122,8 @@ async def test_a_replayed_event_is_one_row(tmp_path: Path, clickhouse_url: str) 
 
 @pytest.mark.parametrize("order", [("lost", "ok"), ("ok", "lost")])
 async def test_a_final_verdict_counts_more_than_a_lost_one(
-    tmp_path: Path, clickhouse_url: str, order: list[str]
+    tmp_path: Path, store: UsageStore, clickhouse_url: str, order: list[str]
 ) -> None:
-    store = UsageStore(clickhouse_url)
     for status in order:
         store.insert([make_event("r1", status=status)])
     [event] = fetch_events(clickhouse_url)
@@ -133,10 +131,10 @@ async def test_a_final_verdict_counts_more_than_a_lost_one(
 
 
 async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
-    tmp_path: Path, clickhouse_url: str
+    tmp_path: Path, store: UsageStore, clickhouse_url: str
 ) -> None:
     await close_events(tmp_path, make_event("r1"), make_event("bad", prompt_tokens=-1), make_event("r2"))
-    Consumer(tmp_path, UsageStore(clickhouse_url)).ship()
+    Consumer(tmp_path, store).ship()
     assert [event.request_id for event in fetch_events(clickhouse_url)] == ["r1", "r2"]
     [folder] = list_folders(tmp_path)
     journal = Journal.open(folder, must_exist=True)
@@ -145,16 +143,17 @@ async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
 
 
 def test_migrations_are_recorded_and_may_run_again(clickhouse_url: str) -> None:
-    client = connect_migrated(clickhouse_url)
-    assert apply_migrations(client) == []
-    client.command("TRUNCATE TABLE schema_migrations")
-    assert apply_migrations(client) == ["0001_usage_events"]
+    with connect_migrated(clickhouse_url) as client:
+        assert apply_migrations(client) == []
+        client.command("TRUNCATE TABLE schema_migrations")
+        assert apply_migrations(client) == ["0001_usage_events"]
 
 
 async def test_usage_waits_while_clickhouse_is_away_and_arrives_when_it_returns(tmp_path: Path) -> None:
     port, stop = free_port(), threading.Event()
     url = f"http://127.0.0.1:{port}"
-    consumer = Consumer(tmp_path, UsageStore(url))
+    store = UsageStore(url)
+    consumer = Consumer(tmp_path, store)
     thread = threading.Thread(target=consumer.run, args=(stop,))
     thread.start()
     try:
@@ -172,6 +171,7 @@ async def test_usage_waits_while_clickhouse_is_away_and_arrives_when_it_returns(
     finally:
         stop.set()
         thread.join()
+        store.close()
 
 
 GATEWAY = """

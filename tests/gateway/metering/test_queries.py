@@ -17,11 +17,6 @@ DAY = Window(NOON - timedelta(hours=12), NOON + timedelta(hours=12))
 
 
 @pytest.fixture
-def store(clickhouse_url: str) -> UsageStore:
-    return UsageStore(clickhouse_url)
-
-
-@pytest.fixture
 async def queries(clickhouse_url: str, store: UsageStore) -> AsyncIterator[UsageQueries]:
     store.prepare()
     opened = UsageQueries(clickhouse_url)

@@ -1,0 +1,88 @@
+"""A headless Chromium, driven through its debugging protocol."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+DEADLINE_S = 60
+_FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *("--remote-debugging-port=0", "about:blank"),
+]
+
+
+class Tab:
+    def __init__(self, socket: "aiohttp.ClientWebSocketResponse") -> None:
+        self._socket = socket
+        self._ids = itertools.count(1)
+        self.complaints: list[str] = []
+        """What the browser wrote to its console and log: refused content, errors."""
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        wanted = next(self._ids)
+        await self._socket.send_json({"id": wanted, "method": method, "params": params})
+        while True:
+            message = await self._next()
+            if message.get("id") == wanted:
+                assert "error" not in message, message
+                return dict(message["result"])
+
+    async def evaluate(self, expression: str) -> Any:
+        result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    async def go(self, url: str) -> None:
+        await self.call("Page.navigate", url=url)
+        await self._wait_for("Page.loadEventFired")
+
+    async def click(self, selector: str) -> None:
+        """Click what leads to another page, and wait for it."""
+        await self.evaluate(f"document.querySelector({selector!r}).click()")
+        await self._wait_for("Page.loadEventFired")
+
+    async def type(self, text: str) -> None:
+        """Into what has the focus."""
+        await self.call("Input.insertText", text=text)
+
+    async def _wait_for(self, event: str) -> None:
+        while (await self._next()).get("method") != event:
+            pass
+
+    async def _next(self) -> dict[str, Any]:
+        async with asyncio.timeout(DEADLINE_S):
+            message: dict[str, Any] = await self._socket.receive_json()
+        if message.get("method") == "Log.entryAdded":
+            self.complaints.append(str(message["params"]["entry"]["text"]))
+        return message
+
+
+@asynccontextmanager
+async def open_tab(chromium: str, profile: Path) -> AsyncIterator[Tab]:
+    command = [chromium, *_FLAGS, f"--user-data-dir={profile}"]
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while not (line := (await process.stderr.readline()).decode()).startswith("DevTools listening on "):
+                assert line, "the browser ended"
+        origin = line.split()[-1].replace("ws://", "http://").split("/devtools/")[0]
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{origin}/json/list") as reply:
+                [page] = [each for each in await reply.json() if each["type"] == "page"]
+            async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                tab = Tab(socket)
+                await tab.call("Page.enable")
+                await tab.call("Log.enable")
+                yield tab
+    finally:
+        process.kill()
+        await process.communicate()

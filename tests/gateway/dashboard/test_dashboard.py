@@ -1,0 +1,170 @@
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.dashboard.attempts import MAX_FAILURES
+from gateway.dashboard.cookies import COOKIE
+from tests.gateway.dashboard.site import Site, running_site
+
+
+@contextmanager
+def open_browser(site: Site, key: str | None = None) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=site.origin, timeout=30) as browser:
+        if key is not None:
+            reply = browser.post("/dashboard/login", data={"key": key})
+            assert (reply.status_code, reply.headers["location"]) == (303, "/dashboard"), reply.text
+        yield browser
+
+
+def test_without_a_login_there_is_only_the_login_page(site: Site) -> None:
+    with open_browser(site) as browser:
+        reply = browser.get("/dashboard")
+        assert (reply.status_code, reply.headers["location"]) == (303, "/dashboard/login")
+        assert 'type="password"' in browser.get("/dashboard/login").text
+
+
+def test_a_tenant_sees_its_own_and_nothing_of_another(site: Site) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        for path in ("/dashboard", f"/dashboard?tenant={site.hobby.id}", "/dashboard?metric=cost_nanousd&range=30d"):
+            page = browser.get(path).text
+            assert "the-small-model" in page and "acme" in page and "$3.00" in page
+            assert "the-large-model" not in page and "hobby" not in page and str(site.hobby.id) not in page
+
+
+def test_a_platform_admin_sees_all_tenants_by_name_and_each_alone(site: Site) -> None:
+    with open_browser(site, site.admin_key) as browser:
+        page = browser.get("/dashboard").text
+        assert "by tenant" in page and "the-small-model" in page and "the-large-model" in page
+        assert "$23.00" in page and "acme" in page and "hobby &lt;b&gt;" in page
+        alone = browser.get(f"/dashboard?tenant={site.hobby.id}").text
+        assert "the-large-model" in alone and "the-small-model" not in alone and "$20.00" in alone
+
+
+@pytest.mark.parametrize("metric", ["requests", "tokens", "cost_nanousd", "nonsense"])
+@pytest.mark.parametrize("span", ["1h", "24h", "7d", "30d", "nonsense"])
+def test_every_view_has_a_chart_with_figures(site: Site, metric: str, span: str) -> None:
+    with open_browser(site, site.admin_key) as browser:
+        reply = browser.get("/dashboard", params={"metric": metric, "range": span})
+        assert reply.status_code == 200
+        assert len(re.findall(r'<rect class="bar s\d"[^>]*><title>[^<]+: [^<]+</title>', reply.text)) >= 4
+
+
+def test_what_others_named_is_never_markup(site: Site) -> None:
+    with open_browser(site, site.admin_key) as browser:
+        page = browser.get("/dashboard").text + browser.get(f"/dashboard?tenant={site.hobby.id}&range='\"><b>").text
+        assert "&lt;script&gt;" in page
+        assert "<script" not in page and "hobby <b>" not in page
+
+
+def test_the_page_may_load_nothing_from_elsewhere_and_run_nothing(site: Site) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        reply = browser.get("/dashboard")
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "script" not in policy
+        assert reply.headers["cache-control"] == "no-store"
+        assert " style=" not in reply.text and "http" not in re.sub(r"xmlns='[^']+'", "", reply.text)
+        assert browser.get("/dashboard/style.css").headers["content-type"].startswith("text/css")
+
+
+def test_the_cookie_is_closed_to_scripts_and_holds_no_key(site: Site) -> None:
+    with open_browser(site) as browser:
+        cookie = browser.post("/dashboard/login", data={"key": site.acme.key}).headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/dashboard" in cookie and "Max-Age" in cookie
+    assert site.acme.key not in cookie and site.acme.key.split("-")[2] not in cookie
+
+
+def test_a_cookie_that_was_changed_logs_nobody_in(site: Site) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        value = browser.cookies[COOKIE]
+        for forged in (value[:-2] + "AA", "x" + value, "nonsense"):
+            reply = httpx.get(f"{site.origin}/dashboard", cookies={COOKIE: forged})
+            assert reply.status_code == 303
+
+
+def test_logging_out_needs_the_pages_own_form(site: Site) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        token = re.search(r'name="token" value="([^"]+)"', browser.get("/dashboard").text)
+        assert token is not None
+        browser.post("/dashboard/logout", data={"token": "made up"})
+        browser.post("/dashboard/logout", data={"token": token[1]}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert browser.get("/dashboard").status_code == 200
+        browser.post("/dashboard/logout", data={"token": token[1]})
+        assert browser.get("/dashboard").status_code == 303
+
+
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}])
+def test_another_sites_form_cannot_log_in(site: Site, headers: dict[str, str]) -> None:
+    with open_browser(site) as browser:
+        reply = browser.post("/dashboard/login", data={"key": site.acme.key}, headers=headers)
+        assert reply.status_code == 403 and COOKIE not in browser.cookies
+
+
+def test_wrong_keys_are_told_so_and_then_braked(tmp_path: Path) -> None:
+    with running_site(tmp_path, None) as site, open_browser(site) as browser:
+        for key in ["", "tg-aaaaaaaa-" + "b" * 43, site.acme.key[:-1], "x" * 20_000][:MAX_FAILURES]:
+            reply = browser.post("/dashboard/login", data={"key": key})
+            assert reply.status_code == 401 and (
+                "wrong or was revoked" in reply.text or "Enter an API key" in reply.text
+            )
+        for _ in range(MAX_FAILURES - 4):
+            browser.post("/dashboard/login", data={"key": "wrong"})
+        reply = browser.post("/dashboard/login", data={"key": "wrong"})
+        assert reply.status_code == 429 and int(reply.headers["retry-after"]) > 0
+
+
+def test_a_revoked_key_ends_the_visit(tmp_path: Path) -> None:
+    with running_site(tmp_path, None) as site, open_browser(site, site.acme.key) as browser:
+        assert browser.get("/dashboard").status_code == 503
+        site.revoke(site.acme)
+        assert browser.get("/dashboard").status_code == 303
+
+
+def test_without_clickhouse_the_page_says_that_usage_cannot_be_read(tmp_path: Path) -> None:
+    with running_site(tmp_path, "http://127.0.0.1:1") as site, open_browser(site, site.acme.key) as browser:
+        reply = browser.get("/dashboard")
+        assert reply.status_code == 503 and "cannot be read at the moment" in reply.text
+
+
+def usage(site: Site, path: str, key: str, **query: str) -> httpx.Response:
+    return httpx.get(f"{site.origin}{path}", params=query, headers={"Authorization": f"Bearer {key}"}, timeout=30)
+
+
+def test_the_usage_routes_answer_a_tenant_with_its_own(site: Site) -> None:
+    rows = usage(site, "/v1/usage", site.acme.key, group_by="request").json()["data"]
+    assert {row["tenant_id"] for row in rows} == {str(site.acme.id)} and len(rows) == 3
+    assert usage(site, "/v1/usage", site.acme.key, tenant_id=str(site.hobby.id)).json()["data"][0]["requests"] == 3
+
+
+def test_the_usage_routes_answer_an_admin_with_all_or_one(site: Site) -> None:
+    everybody = usage(site, "/admin/v1/usage", site.admin_key, group_by="tenant").json()
+    assert {row["tenant_id"]: row["cost_nanousd"] for row in everybody["data"]} == {
+        str(site.acme.id): 3 * 10**9,
+        str(site.hobby.id): 2 * 10**10,
+    }
+    assert everybody["next"] is None
+    one = usage(site, "/admin/v1/usage", site.admin_key, group_by="pool", tenant_id=str(site.hobby.id)).json()
+    assert one["data"][0]["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"from": "yesterday"}, "from"),
+        ({"to": "?"}, "to"),
+        ({"group_by": "colour"}, "group_by"),
+        ({"limit": "0"}, "limit"),
+        ({"after": "x"}, "after"),
+    ],
+)
+def test_a_bad_question_is_a_400_that_names_the_parameter(site: Site, query: dict[str, str], param: str) -> None:
+    reply = usage(site, "/v1/usage", site.acme.key, **query)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_usage_needs_a_key_and_the_admin_route_an_admins(site: Site) -> None:
+    assert usage(site, "/v1/usage", "wrong").status_code == 401
+    assert usage(site, "/admin/v1/usage", site.acme.key).status_code == 403

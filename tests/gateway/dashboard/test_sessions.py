@@ -1,0 +1,46 @@
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from gateway.dashboard.attempts import MAX_FAILURES, WINDOW_S, FailedLogins
+from gateway.dashboard.cookies import Session, SessionSigner
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+SESSION = Session(UUID(int=7), "abcdefgh", NOW + timedelta(hours=1))
+
+
+def test_a_cookie_tells_who_until_it_expires() -> None:
+    signer = SessionSigner("pepper")
+    assert signer.unseal(signer.seal(SESSION), now=NOW) == SESSION
+    assert signer.unseal(signer.seal(SESSION), now=SESSION.expires_at) is None
+
+
+@pytest.mark.parametrize("change", ["", ".", "x", "é.é", "{0}x", "x{0}", "{1}.{1}", "{2}.{3}"])
+def test_a_cookie_that_is_not_ours_is_nothing(change: str) -> None:
+    cookie = SessionSigner("pepper").seal(SESSION)
+    other = SessionSigner("pepper").seal(Session(UUID(int=8), "abcdefgh", SESSION.expires_at))
+    forged = change.format(cookie, cookie.split(".")[0], other.split(".")[0], cookie.split(".")[1])
+    assert SessionSigner("pepper").unseal(forged, now=NOW) is None
+
+
+def test_another_pepper_signs_otherwise() -> None:
+    assert SessionSigner("pepper").unseal(SessionSigner("salt").seal(SESSION), now=NOW) is None
+
+
+def test_a_form_token_belongs_to_one_session() -> None:
+    signer = SessionSigner("pepper")
+    other = Session(SESSION.key_id, SESSION.prefix, SESSION.expires_at + timedelta(seconds=1))
+    assert signer.is_form_token(signer.form_token(SESSION), SESSION)
+    assert not signer.is_form_token(signer.form_token(other), SESSION)
+    assert not signer.is_form_token("é", SESSION)
+
+
+def test_wrong_keys_are_braked_by_address_and_the_brake_lets_go() -> None:
+    failed = FailedLogins()
+    for i in range(MAX_FAILURES):
+        assert failed.wait_s("a", now=float(i)) == 0
+        failed.note("a", now=float(i))
+    assert failed.wait_s("a", now=20) == WINDOW_S - 20
+    assert failed.wait_s("b", now=20) == 0
+    assert failed.wait_s("a", now=WINDOW_S) == 0
