@@ -20,6 +20,9 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
+docs: $(READY)  ## docs/api.md from the gateway's OpenAPI document
+	$(BIN)/python -m docs.api_reference
+
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tiergate needs Python 3.11 or newer; try make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from gateway.models.public import router as public_models_router
 from gateway.models.routes import router as models_router
 from gateway.models.schemas import ModelDraft
 from gateway.models.service import declare_model
+from gateway.openapi import install_openapi
 from gateway.probes import router as probes_router
 from gateway.rendering import install_error_handlers
 from gateway.services import Services
@@ -117,8 +119,15 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
 
 
 def create_app(services: Services) -> FastAPI:
-    app = FastAPI(title="tiergate", description="OpenAI-compatible gateway", docs_url="/docs", redoc_url=None)
+    app = FastAPI(
+        title="tiergate",
+        description="OpenAI-compatible gateway",
+        version=version("tiergate"),
+        docs_url="/docs",
+        redoc_url=None,
+    )
     app.state.services = services
+    install_openapi(app)
     install_error_handlers(app)
     completions = CompletionsEndpoint(services)
     # First, because routes are tried in their order.

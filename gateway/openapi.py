@@ -1,0 +1,138 @@
+"""The OpenAPI document: FastAPI's own for the admin plane, and the data plane's from the wire types themselves."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from protocol.errors import ErrorBody
+from protocol.requests import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from protocol.responses import ChatCompletion, ChatCompletionChunk, Completion, ModelCard, ModelList
+
+Json = dict[str, Any]
+
+_TYPES = (
+    ChatCompletionRequest,
+    ChatCompletion,
+    ChatCompletionChunk,
+    CompletionRequest,
+    Completion,
+    TokenizeRequest,
+    DetokenizeRequest,
+    ModelCard,
+    ModelList,
+    ErrorBody,
+)
+_REF = "#/components/schemas/"
+_PUBLIC = ("/health", "/ready", "/metrics", "/dashboard")
+_ANSWER_HEADERS = {
+    "x-request-id": "ours; it finds the request in usage and in logs",
+    "x-tiergate-model": "the model that served it",
+    "x-tiergate-pool": "the pool that served it",
+    "x-tiergate-adapter": "the adapter, if any",
+    "x-tiergate-route": "why: requested, simple, complex, saturated, unavailable",
+    "x-tiergate-complexity": "0 to 1, as the router scored the prompt",
+    "x-tiergate-limiter": "`local` while Redis is away",
+    "x-ratelimit-limit-requests": "requests a minute",
+    "x-ratelimit-remaining-requests": "requests left in this window",
+    "x-ratelimit-reset-requests": "until the window is empty, as `12ms` or `6m0s`",
+    "x-ratelimit-limit-tokens": "tokens a minute",
+    "x-ratelimit-remaining-tokens": "tokens left in this window",
+    "x-ratelimit-reset-tokens": "until the window is empty",
+}
+_ERRORS = {
+    "400": "the body is wrong; `param` names the field",
+    "401": "no key, a bad key or a revoked one",
+    "403": "the key or the tier may not do this",
+    "404": "no such model",
+    "413": "the body is over the limit",
+    "429": "a limit is reached; `code` names it, `retry-after` tells when to try again",
+    "503": "saturated; `retry-after` tells when to try again",
+}
+
+
+def install_openapi(app: FastAPI) -> None:
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> Json:
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        components = document.setdefault("components", {})
+        _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF + "{name}")
+        components["schemas"] = components.get("schemas", {}) | schemas
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "an API key"}}
+        document["paths"] = _data_plane() | document["paths"]
+        _describe_bodies(document["paths"])
+        for path, operations in document["paths"].items():
+            _secure(path, operations)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _data_plane() -> Json:
+    """The two endpoints that are no FastAPI routes."""
+    return {
+        "/v1/chat/completions": {"post": _completion_operation("Chat completion", "Chat", "ChatCompletionChunk")},
+        "/v1/completions": {"post": _completion_operation("Text completion", "", "Completion")},
+    }
+
+
+def _completion_operation(summary: str, kind: str, chunk: str) -> Json:
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
+    answer = {
+        "description": "The answer; with `stream: true` server-sent events that end with `[DONE]`.",
+        "headers": headers,
+        "content": {
+            "application/json": {"schema": {"$ref": f"{_REF}{kind}Completion"}},
+            "text/event-stream": {"schema": {"$ref": _REF + chunk}},
+        },
+    }
+    return {
+        "tags": ["completions"],
+        "summary": summary,
+        "description": "`model` is `auto`, a pool, a model's id or an adapter's name.",
+        "parameters": [
+            {
+                "name": "X-Client-Request-Id",
+                "in": "header",
+                "required": False,
+                "description": "your own id, kept with the usage event",
+                "schema": {"type": "string", "maxLength": 128},
+            }
+        ],
+        "requestBody": _body(f"{kind}CompletionRequest"),
+        "responses": {"200": answer} | {status: _error(text) for status, text in _ERRORS.items()},
+    }
+
+
+def _describe_bodies(paths: Json) -> None:
+    """FastAPI does not see what a route reads by itself, nor what it answers as bytes."""
+    for path, name in (
+        ("/v1/tokenize", "TokenizeRequest"),
+        ("/v1/detokenize", "DetokenizeRequest"),
+        ("/v1/route", "ChatCompletionRequest"),
+    ):
+        paths[path]["post"]["requestBody"] = _body(name)
+    for path, name in (("/v1/models", "ModelList"), ("/v1/models/{model}", "ModelCard")):
+        content = paths[path]["get"]["responses"]["200"]["content"]
+        content["application/json"]["schema"] = {"$ref": _REF + name}
+
+
+def _secure(path: str, operations: Json) -> None:
+    if path.startswith(_PUBLIC):
+        return
+    for operation in operations.values():
+        operation["security"] = [{"key": []}]
+        # FastAPI's own shape of a refused body is not what we answer.
+        operation["responses"].pop("422", None)
+        operation["responses"].setdefault("4XX", _error("an error in OpenAI's shape"))
+
+
+def _body(schema: str) -> Json:
+    return {"required": True, "content": {"application/json": {"schema": {"$ref": _REF + schema}}}}
+
+
+def _error(description: str) -> Json:
+    return {"description": description, "content": {"application/json": {"schema": {"$ref": _REF + "ErrorBody"}}}}
