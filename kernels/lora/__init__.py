@@ -1,27 +1,22 @@
-"""Low-rank adapters of a mixed batch: each token gets the delta of its own adapter, or none.
-
-All resident adapters of one projection are stacked by slot: a [slots, rank, in], b [slots, rank, out]. Lower ranks are
-padded with zeros, and alpha / rank is already multiplied into b.
-"""
+"""Low-rank adapters of a mixed batch: each token gets the delta of its own adapter, or none."""
 
 from torch import Tensor
 
 from kernels.lora import dense, reference
 from kernels.lora.segments import LoraSegments, plan_lora
+from kernels.lora.stack import LoraStack, stack_adapters
 
-__all__ = ["LoraSegments", "add_lora", "plan_lora"]
-
-_MAX_DENSE_RANK = 256
-"""Above this many rank rows in a batch, computing every adapter for every token costs more than gathering rows."""
+__all__ = ["LoraSegments", "LoraStack", "add_lora", "plan_lora", "stack_adapters"]
 
 
-def add_lora(y: Tensor, x: Tensor, a: Tensor, b: Tensor, segments: LoraSegments) -> None:
+def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> None:
     """y += (x a^T) b of each token's adapter, in place; tokens without one are untouched.
 
-    y [tokens, out] contiguous; x [tokens, in]; a, b as above, one dtype; segments from `plan_lora`, made once a step.
-    Raises ValueError on a shape mismatch.
+    y [tokens, out]; x [tokens, in] contiguous; stack from `stack_adapters`; segments from `plan_lora`, made once a step
+    for as many slots as the stack has. Raises ValueError on a mismatch.
     """
-    if a.shape[:2] != b.shape[:2] or a.shape[2] != x.shape[1] or b.shape[2] != y.shape[1]:
-        raise ValueError(f"add_lora: a {tuple(a.shape)}, b {tuple(b.shape)} do not fit {tuple(x.shape)}")
-    path = dense if len(segments.rows) * a.shape[1] <= _MAX_DENSE_RANK else reference
-    path.add_lora(y, x, a, b, segments)
+    num_slots, _, in_size = stack.a.shape
+    if in_size != x.shape[1] or stack.b.shape[2] != y.shape[1] or segments.gate.shape[1] != num_slots:
+        raise ValueError(f"add_lora: a {tuple(stack.a.shape)}, b {tuple(stack.b.shape)} do not fit {tuple(x.shape)}")
+    path = reference if stack.packed is None else dense
+    path.add_lora(y, x, stack, segments)

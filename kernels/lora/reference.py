@@ -3,8 +3,9 @@
 from torch import Tensor
 
 from kernels.lora.segments import LoraSegments
+from kernels.lora.stack import LoraStack
 
 
-def add_lora(y: Tensor, x: Tensor, a: Tensor, b: Tensor, segments: LoraSegments) -> None:
-    for slot, rows in zip(segments.slots.tolist(), segments.rows, strict=True):
-        y.index_add_(0, rows, (x[rows] @ a[slot].T) @ b[slot])
+def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> None:
+    for slot, rows in segments.rows:
+        y.index_add_(0, rows, (x[rows] @ stack.a[slot].T) @ stack.b[slot])

@@ -7,21 +7,20 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoraSegments:
-    """slots [n]: the slots in use, ascending; rows: for each, its tokens' row indices; gate [tokens, n, 1]: 1 where
-    the token uses that slot, else 0, in the model's dtype. Index tensors are int64."""
+    """rows: (slot, its tokens' row indices) for each slot in use; gate [tokens, slots, 1]: 1 where the token uses the
+    slot, else 0, in the model's dtype."""
 
-    slots: Tensor
-    rows: tuple[Tensor, ...]
+    rows: tuple[tuple[int, Tensor], ...]
     gate: Tensor
 
 
-def plan_lora(token_slots: Sequence[int], *, dtype: torch.dtype) -> LoraSegments | None:
+def plan_lora(token_slots: Sequence[int], *, num_slots: int, dtype: torch.dtype) -> LoraSegments | None:
     """token_slots: each token's adapter slot, -1 for none. None when no token uses an adapter."""
-    by_token = torch.tensor(token_slots)
-    slots = torch.tensor(sorted({slot for slot in token_slots if slot >= 0}), dtype=torch.int64)
-    if not len(slots):
+    used = sorted(set(token_slots) - {-1})
+    if not used:
         return None
-    uses = by_token[:, None] == slots
-    return LoraSegments(slots, tuple(column.nonzero()[:, 0] for column in uses.T), uses.to(dtype)[:, :, None])
+    by_token = torch.tensor(token_slots)
+    gate = (by_token[:, None] == torch.arange(num_slots)).to(dtype)
+    return LoraSegments(tuple((slot, (by_token == slot).nonzero()[:, 0]) for slot in used), gate[:, :, None])

@@ -15,7 +15,7 @@ def order_chunks(chunks: list[Chunk]) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.num_computed))
 
 
-def make_inputs(chunks: list[Chunk], cos: Tensor, sin: Tensor) -> StepInputs:
+def make_inputs(chunks: list[Chunk], cos: Tensor, sin: Tensor, *, num_adapter_slots: int) -> StepInputs:
     """chunks in the order of `order_chunks`; cos and sin are the whole rope tables."""
     token_ids: list[int] = []
     positions: list[int] = []
@@ -45,6 +45,6 @@ def make_inputs(chunks: list[Chunk], cos: Tensor, sin: Tensor) -> StepInputs:
         cos=cos.index_select(0, at),
         sin=sin.index_select(0, at),
         attention=attention,
-        segments=plan_lora(adapters, dtype=cos.dtype),
+        segments=plan_lora(adapters, num_slots=num_adapter_slots, dtype=cos.dtype),
         output_rows=torch.tensor(output_rows, dtype=torch.int64),
     )

@@ -34,7 +34,7 @@ class Runner:
     def run(self, chunks: list[Chunk]) -> Tensor:
         """Logits [number of chunks that are their sequence's last, vocab] fp32, in the chunks' order."""
         with torch.inference_mode():
-            inputs = make_inputs(chunks, self._cos, self._sin)
+            inputs = make_inputs(chunks, self._cos, self._sin, num_adapter_slots=self._lora.num_slots)
             return self._model.forward(inputs, self._caches, self._lora.layers)
 
     def clear(self, block_ids: list[int]) -> None:

@@ -52,6 +52,10 @@ class TokenStream:
         self._discard(sum(len(output.token_ids) for output in self._outputs if isinstance(output, TokenOutput)))
         self._outputs.clear()
 
+    def discard(self, num_tokens: int) -> None:
+        """Count ids that were taken but went to nobody, such as those after a stop string."""
+        self._discard(num_tokens)
+
     async def aclose(self) -> None:
         self.close()
 

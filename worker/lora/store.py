@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.lora import LoraStack, stack_adapters
 from worker.lora.adapter import Adapter
 from worker.model.config import ModelConfig
-from worker.model.layers import LoraLayer, LoraStack
+from worker.model.layers import LoraLayer
 from worker.model.llama import FUSED, projection_shapes
 
 
@@ -30,6 +31,10 @@ class LoraStore:
         self._dtype = dtype
         self._slots: list[_Resident | None] = []
         self.layers: list[LoraLayer] = [{} for _ in range(config.num_layers)]
+
+    @property
+    def num_slots(self) -> int:
+        return len(self._slots)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +112,7 @@ class LoraStore:
                     _fill(a[slot], rows, slice(0, in_size), pair[0])
                     _fill(b[slot], rows, slice(column, column + width), pair[1])
                 column += width
-        return LoraStack(a, b)
+        return stack_adapters(a, b)
 
 
 def _fill(target: Tensor, rows: slice, columns: slice, value: Tensor) -> None:

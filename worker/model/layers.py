@@ -7,25 +7,17 @@ from torch import Tensor
 
 from kernels.kv_store import store_kv
 from kernels.linear import PackedWeight, linear
-from kernels.lora import LoraSegments, add_lora
+from kernels.lora import LoraSegments, LoraStack, add_lora
 from kernels.paged_attention import AttentionPlan, paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
 
 
 @dataclass(frozen=True, slots=True)
-class LoraStack:
-    """All resident adapters of one fused projection, as `kernels.lora` wants them."""
-
-    a: Tensor
-    b: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class StepInputs:
     """One step's batch. slots: where the new tokens' keys and values go; cos, sin: the rope tables' rows.
 
-    lora: one {projection: stack} a layer, with the tokens' segments; None when no token uses an adapter.
+    segments: which tokens use which adapter; None when none does.
     """
 
     token_ids: Tensor
@@ -51,8 +43,7 @@ class Linear:
     def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
         y = linear(x, self.weight, self.bias)
         if inputs.segments is not None and self.name in lora:
-            stack = lora[self.name]
-            add_lora(y, x, stack.a, stack.b, inputs.segments)
+            add_lora(y, x, lora[self.name], inputs.segments)
         return y
 
 
