@@ -15,11 +15,13 @@ def gateway(
     log_level: LogLevel = "info",
 ) -> None:
     """Serve the OpenAI-compatible API, the admin API and the dashboard."""
-    from gateway.main import run
-
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 
     start_logging(log_level)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    raise typer.Exit(run(gateway_settings(config, **given)))
+    settings = gateway_settings(config, **given)
+    # After the settings: a bad one is told before everything is loaded.
+    from gateway.main import run
+
+    raise typer.Exit(run(settings))
