@@ -1,0 +1,125 @@
+"""Replicas that fail: another answers while nothing was sent, and the client is told when something was."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from aiohttp import web
+
+from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
+from tests.gateway.completions.members import Handler, be_full, hang_up, pools, serving_member, stream_of
+from tests.gateway.serving import Gateway, durable_events, make_settings, running_gateway
+from tests.gateway.valkey import ValkeyProcess
+
+BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 9}
+FIGURES = Accounting(
+    prompt_tokens=11,
+    cached_prompt_tokens=4,
+    completion_tokens=3,
+    queue_ms=1,
+    compute_ms=2,
+    worker_id="good",
+    finish_reason="stop",
+)
+HELLO = data_event(b'{"choices":[{"index":0,"delta":{"content":"Hello"}}]}')
+GOOD = stream_of(tokens_comment([1, 2, 3]) + HELLO, accounting_comment(FIGURES) + DONE_EVENT)
+
+
+@asynccontextmanager
+async def gateway_before(tmp_path: Path, valkey: ValkeyProcess, *handlers: Handler) -> AsyncIterator[Gateway]:
+    """A gateway whose pool has these members; the first is the least loaded."""
+    async with AsyncExitStack() as stack:
+        urls = [
+            await stack.enter_async_context(serving_member(handler, worker_id=f"w{i}", num_waiting=i))
+            for i, handler in enumerate(handlers)
+        ]
+        # Not the key of the workers that other tests register in the same Valkey.
+        fields = {"pools": pools(*({"url": url} for url in urls)), "worker_key": "key-of-these-members"}
+        yield await stack.enter_async_context(running_gateway(make_settings(tmp_path, valkey.url, **fields)))
+
+
+async def send(gateway: Gateway, **fields: Any) -> httpx.Response:
+    async with gateway.client(await gateway.make_key()) as client:
+        return await client.post("/chat/completions", json=BODY | fields)
+
+
+async def test_another_replica_answers_when_one_hangs_up(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with gateway_before(tmp_path, valkey, hang_up, GOOD) as gateway:
+        reply = await send(gateway, stream=True)
+        assert reply.content == HELLO + DONE_EVENT
+        [event] = durable_events(gateway)
+        assert (event.status, event.worker_id, event.completion_tokens) == ("ok", "good", 3)
+        assert (event.prompt_tokens, event.cached_prompt_tokens) == (11, 4)
+        members = gateway.services.registry.fleet.pools["small"].members
+        assert [member.is_healthy for member in members] == [False, True]
+
+
+async def test_another_replica_answers_when_one_is_full(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with gateway_before(tmp_path, valkey, be_full, GOOD) as gateway:
+        assert (await send(gateway, stream=True)).status_code == 200
+        members = gateway.services.registry.fleet.pools["small"].members
+        assert [member.is_healthy for member in members] == [True, True]
+
+
+async def test_when_all_are_full_the_client_learns_when_to_come_back(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with gateway_before(tmp_path, valkey, be_full) as gateway:
+        reply = await send(gateway)
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "7")
+        assert reply.json()["error"]["code"] == "saturated"
+        [event] = durable_events(gateway)
+        assert (event.status, event.prompt_tokens, event.cost_nanousd) == ("error", 0, 0)
+
+
+async def test_a_503_costs_no_request_of_the_limit(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with gateway_before(tmp_path, valkey, be_full) as gateway:
+        await gateway.admin.patch("/tiers/free", json={"requests_per_minute": 1})
+        async with gateway.client(await gateway.make_key(tier="free")) as client:
+            for _ in range(3):
+                assert (await client.post("/chat/completions", json=BODY)).status_code == 503
+                await gateway.services.limiter.settlements.drain_once()
+
+
+async def test_a_stream_that_breaks_off_ends_with_an_error_and_bills_what_was_sent(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    broken = stream_of(tokens_comment([1, 2]) + HELLO, is_cut=True)
+    async with gateway_before(tmp_path, valkey, broken, GOOD) as gateway:
+        reply = await send(gateway, stream=True)
+        assert reply.content.startswith(HELLO)
+        error = json.loads(reply.content.removeprefix(HELLO).removeprefix(b"data: "))["error"]
+        assert (error["type"], error["code"]) == ("server_error", "upstream_failed")
+        assert b"[DONE]" not in reply.content
+        [event] = durable_events(gateway)
+        assert (event.status, event.completion_tokens) == ("error", 2)
+
+
+async def test_comments_before_the_first_token_do_not_bind_the_request_to_a_replica(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    waiting = stream_of(b": waiting position=3\n\n", is_cut=True)
+    async with gateway_before(tmp_path, valkey, waiting, GOOD) as gateway:
+        reply = await send(gateway, stream=True)
+        assert reply.content == b": waiting position=3\n\n" + HELLO + DONE_EVENT
+
+
+async def test_a_workers_refusal_is_the_answer_and_is_not_billed(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    refusal = {"error": {"message": "no such adapter", "type": "not_found_error", "param": "model", "code": "x"}}
+
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(refusal, status=404)
+
+    async with gateway_before(tmp_path, valkey, refuse, GOOD) as gateway:
+        reply = await send(gateway)
+        assert (reply.status_code, reply.json()) == (404, refusal)
+        [event] = durable_events(gateway)
+        assert (event.status, event.cost_nanousd) == ("error", 0)
+
+
+async def test_no_replica_at_all_is_503(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with gateway_before(tmp_path, valkey, hang_up) as gateway:
+        assert (await send(gateway)).status_code == 502
+        reply = await send(gateway)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
