@@ -1,0 +1,107 @@
+"""Paged attention against the textbook formula in fp64, over scattered blocks full of others' NaN-free leftovers."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.paged_attention import paged_attention, plan_attention
+
+BLOCK, NUM_BLOCKS = 16, 64
+
+
+@dataclass(frozen=True)
+class Batch:
+    q: Tensor
+    cache: Tensor
+    query_lens: list[int]
+    context_lens: list[int]
+    tables: list[list[int]]
+
+
+def make_batch(lens: list[tuple[int, int]], *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> Batch:
+    """lens: (new tokens, tokens of context with them) for each sequence."""
+    generator = torch.Generator().manual_seed(len(lens) + heads)
+    cache = torch.randn(NUM_BLOCKS, BLOCK, 2 * kv_heads, head_dim, generator=generator).to(dtype)
+    # Queries are a slice of the fused projection's output in the model: rows are not dense.
+    wide = torch.randn(sum(new for new, _ in lens), heads + 2, head_dim, generator=generator).to(dtype)
+    ids = torch.randperm(NUM_BLOCKS, generator=generator).tolist()
+    tables = []
+    for _, context in lens:
+        count = -(-context // BLOCK)
+        tables.append(ids[:count])
+        ids = ids[count:]
+    return Batch(wide[:, :heads], cache, [n for n, _ in lens], [c for _, c in lens], tables)
+
+
+def run(batch: Batch, scale: float) -> Tensor:
+    plan = plan_attention(batch.query_lens, batch.context_lens, batch.tables, block_size=BLOCK, dtype=batch.cache.dtype)
+    return paged_attention(batch.q, batch.cache, plan, scale=scale)
+
+
+def textbook(batch: Batch, scale: float) -> Tensor:
+    """softmax(q k^T) v, one token and one head at a time, fp64."""
+    kv_heads = batch.cache.shape[2] // 2
+    rows = []
+    q = iter(batch.q.double())
+    for new, context, table in zip(batch.query_lens, batch.context_lens, batch.tables, strict=True):
+        tokens = batch.cache[table].flatten(0, 1).double()
+        for position in range(context - new, context):
+            heads = next(q)
+            shared = len(heads) // kv_heads
+            out = []
+            for h, head in enumerate(heads):
+                keys, values = (tokens[: position + 1, h // shared + offset] for offset in (0, kv_heads))
+                out.append(torch.softmax(scale * keys @ head, dim=0) @ values)
+            rows.append(torch.cat(out))
+    return torch.stack(rows)
+
+
+MIXES = {
+    "one token": [(1, 1)],
+    "decodes of all lengths": [(1, 1), (1, 15), (1, 16), (1, 17), (1, 100), (1, 333)],
+    "a whole prompt": [(37, 37)],
+    "a chunk in the middle": [(20, 91)],
+    "a chunk of a tile and one": [(33, 65)],
+    "everything": [(1, 5), (1, 64), (2, 2), (16, 48), (65, 65)],
+}
+
+
+@pytest.mark.parametrize("lens", MIXES.values(), ids=MIXES.keys())
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 16), (8, 2, 32), (3, 1, 40)])
+def test_attention_equals_the_textbook(lens: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int) -> None:
+    batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=torch.float32)
+    scale = 1 / math.sqrt(head_dim)
+    torch.testing.assert_close(run(batch, scale), textbook(batch, scale).float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_stay_within_their_rounding(dtype: torch.dtype) -> None:
+    batch = make_batch(MIXES["everything"], heads=8, kv_heads=2, head_dim=32, dtype=dtype)
+    error = (run(batch, 0.2).double() - textbook(batch, 0.2)).abs().max()
+    assert error <= 2 * torch.finfo(dtype).eps * batch.cache.abs().max().double()
+
+
+def test_a_decode_has_the_same_bits_among_any_neighbours() -> None:
+    lens = MIXES["decodes of all lengths"]
+    batch = make_batch(lens, heads=8, kv_heads=2, head_dim=32, dtype=torch.float32)
+    together = run(batch, 0.2)
+    for i in range(len(lens)):
+        alone = Batch(batch.q[i : i + 1], batch.cache, [1], batch.context_lens[i : i + 1], batch.tables[i : i + 1])
+        assert torch.equal(run(alone, 0.2)[0], together[i])
+
+
+def test_long_and_short_decodes_are_not_padded_to_each_other() -> None:
+    lens = [(1, 10)] * 30 + [(1, 2000)] * 2
+    tables = [[0] * (-(-context // BLOCK)) for _, context in lens]
+    plan = plan_attention([1] * 32, [context for _, context in lens], tables, block_size=BLOCK, dtype=torch.float32)
+    assert [group.num_seqs for group in plan.groups] == [30, 2]
+
+
+def test_queries_that_do_not_fit_the_plan_are_refused() -> None:
+    batch = make_batch([(1, 5)], heads=4, kv_heads=2, head_dim=16, dtype=torch.float32)
+    plan = plan_attention([1, 1], [5, 5], batch.tables * 2, block_size=BLOCK, dtype=torch.float32)
+    with pytest.raises(ValueError, match="does not fit"):
+        paged_attention(batch.q, batch.cache, plan, scale=1.0)

@@ -1,0 +1,101 @@
+"""Sampling against definitions written out, and against the distribution it claims to draw from."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels.sampling import greedy, penalize, sample
+
+
+def draw(
+    logits: Tensor, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, n: int = 4000
+) -> Tensor:
+    """Ids at n evenly spread uniform numbers: their frequencies are the distribution, up to 1 / n."""
+    rows = logits.expand(n, -1)
+    return sample(
+        rows,
+        temperature=torch.full((n,), temperature),
+        top_k=torch.full((n,), top_k),
+        top_p=torch.full((n,), top_p),
+        min_p=torch.full((n,), min_p),
+        uniform=(torch.arange(n, dtype=torch.float64) + 0.5) / n,
+    )
+
+
+def frequencies(ids: Tensor, size: int) -> Tensor:
+    return torch.bincount(ids, minlength=size) / len(ids)
+
+
+LOGITS = torch.tensor([1.0, 3.0, -1.0, 2.0, 0.5])
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_draws_follow_the_softmax(temperature: float) -> None:
+    expected = torch.softmax(LOGITS / temperature, -1)
+    torch.testing.assert_close(frequencies(draw(LOGITS, temperature=temperature), 5), expected, atol=1e-3, rtol=0)
+
+
+def test_top_k_keeps_the_k_likeliest() -> None:
+    assert set(draw(LOGITS, top_k=2).tolist()) == {1, 3}
+    assert set(draw(LOGITS, top_k=99).tolist()) == {0, 1, 2, 3, 4}
+    assert set(draw(torch.zeros(4), top_k=2).tolist()) == {0, 1}
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    for top_p, kept in ((0.01, 1), (0.49, 1), (0.51, 2), (0.79, 2), (0.81, 3), (1.0, 4)):
+        assert set(draw(logits, top_p=top_p).tolist()) == set(range(kept))
+    expected = torch.tensor([0.5, 0.3, 0, 0]) / 0.8
+    torch.testing.assert_close(frequencies(draw(logits, top_p=0.6), 4), expected, atol=1e-3, rtol=0)
+
+
+def test_min_p_drops_what_is_far_less_likely_than_the_best() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    assert set(draw(logits, min_p=0.25).tolist()) == {0, 1, 2}
+
+
+def test_a_row_with_its_own_parameters_does_not_touch_its_neighbours() -> None:
+    logits = torch.randn(3, 50)
+    uniform = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
+    arguments = (
+        torch.tensor([0.5, 1.0, 1.5]),
+        torch.tensor([0, 3, 0]),
+        torch.tensor([1.0, 1.0, 0.4]),
+        torch.tensor([0.1, 0.0, 0.0]),
+        uniform,
+    )
+    together = sample(logits, *arguments)
+    for i in range(3):
+        assert sample(logits[i : i + 1], *(argument[i : i + 1] for argument in arguments)) == together[i]
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1, exclude_max=True), st.floats(0.01, 1), st.integers(0, 20))
+@settings(max_examples=100, deadline=None)
+def test_only_possible_tokens_are_drawn(seed: int, uniform: float, top_p: float, top_k: int) -> None:
+    logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(seed)) * 30
+    logits[0, seed % 40] = float("-inf")
+    drawn = sample(
+        logits,
+        torch.tensor([1.0]),
+        torch.tensor([top_k]),
+        torch.tensor([top_p]),
+        torch.tensor([0.0]),
+        torch.tensor([uniform], dtype=torch.float64),
+    )
+    assert torch.softmax(logits, -1)[0, drawn] > 0
+
+
+def test_greedy_takes_the_first_of_equals_and_shows_nan() -> None:
+    values, ids = greedy(torch.tensor([[1.0, 5.0, 5.0], [float("nan"), 2.0, 1.0]]))
+    assert ids[0] == 1 and values[0] == 5
+    assert values[1].isnan()
+
+
+def test_penalties_are_those_of_openai_and_hugging_face() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0, 3.0]])
+    counts, seen = torch.tensor([[3, 0, 1, 0]]), torch.tensor([[True, True, True, False]])
+    presence, frequency, repetition = (torch.tensor([[value]]) for value in (0.5, 0.25, 2.0))
+    penalize(logits, counts, seen, presence, frequency, repetition)
+    assert logits.tolist() == [[1.0 - 0.75 - 0.5, -4.0, 0.5 - 0.25 - 0.5, 3.0]]
