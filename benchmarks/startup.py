@@ -6,6 +6,7 @@ Memory is the proportional set size (PSS), in which pages that processes share a
 """
 
 import argparse
+import socket
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def main() -> None:
 def _run(data_dir: Path, *, is_last: bool) -> float:
     ready_path = data_dir.with_suffix(".json")
     ready_path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", "0"]
+    command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(_free_port())]
     started = time.perf_counter()
     process = subprocess.Popen([*command, "--json-ready", str(ready_path)], stdout=subprocess.DEVNULL)
     try:
@@ -45,6 +46,12 @@ def _run(data_dir: Path, *, is_last: bool) -> float:
     finally:
         process.terminate()
         process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _print_memory(pid: int) -> None:
