@@ -22,6 +22,8 @@ BATCH = 5000
 POLL_S = 0.2
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
+_PATIENCE_S = 2.0
+"""ClickHouse may start a moment later than we do; away for longer is worth a line."""
 
 
 class ConsumerSettings(Protocol):
@@ -55,19 +57,20 @@ class Consumer:
 
     def run(self, stop: threading.Event) -> None:
         """Ship until `stop` is set; while ClickHouse is away, try again at growing intervals."""
-        pause_s = 0.0
+        pause_s = away_s = 0.0
         while not stop.wait(pause_s or POLL_S):
             try:
                 self._store.prepare()
                 self.ship()
             except StoreUnavailable as error:
-                if not pause_s:
+                if away_s <= _PATIENCE_S < away_s + pause_s:
                     _log.warning("ClickHouse is away, usage waits in the outboxes: %s", error)
+                away_s += pause_s
                 pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             else:
-                if pause_s:
+                if away_s > _PATIENCE_S:
                     _log.info("ClickHouse is back")
-                pause_s = 0.0
+                pause_s = away_s = 0.0
 
     def ship(self) -> int:
         """Ship everything that is closed by now; the number of events. Raises StoreUnavailable."""

@@ -3,8 +3,9 @@
 The owner writes `under_way` and adds to `closed`; the consumer reads and deletes from `closed`, in another process.
 """
 
+import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from protocol.usage import UsageEvent
+
+_log = logging.getLogger(__name__)
 
 _FILE = "events.sqlite"
 _SCHEMA = """
@@ -21,7 +24,7 @@ CREATE TABLE IF NOT EXISTS under_way (
 CREATE TABLE IF NOT EXISTS closed (seq INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rejected (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
-_encode = msgspec.json.Encoder().encode
+encode_event = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
 
 
@@ -58,32 +61,40 @@ class Journal:
     def close(self) -> None:
         self._connection.close()
 
-    def write(self, opened: Iterable[UsageEvent], progress: Mapping[str, Progress], closed: list[UsageEvent]) -> None:
-        """All in one transaction; synced to the disk exactly when `closed` is not empty."""
+    def write(
+        self, opened: Mapping[str, bytes], progress: Mapping[str, Progress], closed: Sequence[tuple[str, bytes]]
+    ) -> None:
+        """One transaction, of request ids and encoded events; synced to the disk exactly when `closed` is not empty."""
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if closed else 'NORMAL'}")
         with _transaction(self._connection) as run:
-            run.executemany(
-                "INSERT OR REPLACE INTO under_way (request_id, event) VALUES (?, ?)",
-                ((event.request_id, _encode(event)) for event in opened),
-            )
+            run.executemany("INSERT OR REPLACE INTO under_way (request_id, event) VALUES (?, ?)", opened.items())
             run.executemany(
                 "UPDATE under_way SET completion_tokens = ?, cost_nanousd = ? WHERE request_id = ?",
                 ((seen.completion_tokens, seen.cost_nanousd, request_id) for request_id, seen in progress.items()),
             )
-            run.executemany("INSERT INTO closed (event) VALUES (?)", ((_encode(event),) for event in closed))
-            run.executemany("DELETE FROM under_way WHERE request_id = ?", ((event.request_id,) for event in closed))
+            run.executemany("INSERT INTO closed (event) VALUES (?)", ((event,) for _, event in closed))
+            run.executemany("DELETE FROM under_way WHERE request_id = ?", ((request_id,) for request_id, _ in closed))
 
     def close_lost(self) -> int:
         """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
-        rows = self._connection.execute("SELECT event, completion_tokens, cost_nanousd FROM under_way").fetchall()
+        query = "SELECT request_id, event, completion_tokens, cost_nanousd FROM under_way"
+        rows = [(request_id, _lost(*rest)) for request_id, *rest in self._connection.execute(query)]
         if rows:
-            self.write([], {}, [_lost(*row) for row in rows])
+            self.write({}, {}, rows)
         return len(rows)
 
     def read_closed(self, limit: int) -> list[ClosedEvent]:
-        rows = self._connection.execute("SELECT seq, event FROM closed ORDER BY seq LIMIT ?", (limit,))
-        return [ClosedEvent(seq, _decode(event)) for seq, event in rows]
+        """The oldest. What cannot be read as an event is set aside."""
+        rows = self._connection.execute("SELECT seq, event FROM closed ORDER BY seq LIMIT ?", (limit,)).fetchall()
+        found = []
+        for seq, event in rows:
+            try:
+                found.append(ClosedEvent(seq, _decode(event)))
+            except msgspec.DecodeError as error:
+                _log.error("set aside what is no usage event, %.200r: %s", event, error)
+                self.reject(seq, str(error))
+        return found
 
     def count_closed(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM closed").fetchone()[0])
@@ -119,11 +130,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         raise
 
 
-def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None) -> UsageEvent:
+def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None) -> bytes:
     opened = _decode(event)
-    return msgspec.structs.replace(
-        opened,
-        status="lost",
-        completion_tokens=opened.completion_tokens if completion_tokens is None else completion_tokens,
-        cost_nanousd=opened.cost_nanousd if cost_nanousd is None else cost_nanousd,
+    return encode_event(
+        msgspec.structs.replace(
+            opened,
+            status="lost",
+            completion_tokens=opened.completion_tokens if completion_tokens is None else completion_tokens,
+            cost_nanousd=opened.cost_nanousd if cost_nanousd is None else cost_nanousd,
+        )
     )

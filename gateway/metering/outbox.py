@@ -16,7 +16,7 @@ from types import TracebackType
 import msgspec
 
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
-from gateway.metering.journal import Journal, Progress
+from gateway.metering.journal import Journal, Progress, encode_event
 from protocol.usage import UsageEvent
 
 _log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ class OutboxFailed(Exception):
 
 @dataclass
 class _Batch:
-    opened: dict[str, UsageEvent] = field(default_factory=dict)
+    opened: dict[str, bytes] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
-    closed: list[UsageEvent] = field(default_factory=list)
+    closed: list[tuple[str, bytes]] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
@@ -94,9 +94,11 @@ class Outbox:
         """
         if len(self._places) >= self._max_under_way:
             raise OutboxFull(f"{self._max_under_way} requests are under way or wait for the disk")
+        # Encoded here: an event that cannot be fails its own request, and never the writer.
+        encoded = encode_event(msgspec.structs.replace(event, status="lost"))
         self._places.add(event.request_id)
         with self._wake:
-            self._batch.opened[event.request_id] = msgspec.structs.replace(event, status="lost")
+            self._batch.opened[event.request_id] = encoded
             self._wake.notify()
 
     def progress(self, request_id: str, completion_tokens: int, cost_nanousd: int) -> None:
@@ -112,11 +114,12 @@ class Outbox:
 
         The future resolves when the event is durable, or with OutboxFailed when the disk refused it.
         """
+        encoded = encode_event(event)
         future: asyncio.Future[None] = self._loop.create_future()
         # The failure is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         with self._wake:
-            self._batch.closed.append(event)
+            self._batch.closed.append((event.request_id, encoded))
             self._batch.waiters.append(future)
             self._wake.notify()
         return future
@@ -128,7 +131,7 @@ class Outbox:
                 return
             try:
                 self._write(batch)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OverflowError) as error:
                 self._keep(batch, error)
                 with self._wake:
                     if self._is_stopping:
@@ -145,10 +148,10 @@ class Outbox:
         return batch if batch.is_urgent or batch.progress else None
 
     def _write(self, batch: _Batch) -> None:
-        for event in batch.closed:
-            batch.opened.pop(event.request_id, None)
-            batch.progress.pop(event.request_id, None)
-        self._journal.write(batch.opened.values(), batch.progress, batch.closed)
+        for request_id, _ in batch.closed:
+            batch.opened.pop(request_id, None)
+            batch.progress.pop(request_id, None)
+        self._journal.write(batch.opened, batch.progress, batch.closed)
         self._failure = None
         self.num_commits += 1
         if batch.closed:
@@ -156,13 +159,16 @@ class Outbox:
 
     def _settle(self, batch: _Batch) -> None:
         self.num_closed += len(batch.closed)
-        self._places.difference_update(event.request_id for event in batch.closed)
+        self._places.difference_update(request_id for request_id, _ in batch.closed)
         for waiter in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _keep(self, batch: _Batch, error: sqlite3.Error) -> None:
-        """Tell the waiters, and put what was refused before whatever came meanwhile."""
+    def _keep(self, batch: _Batch, error: Exception) -> None:
+        """Tell the waiters, and put what was refused before whatever came meanwhile.
+
+        Progress is dropped: newer is on its way, and a number that is too large must not come again.
+        """
         if self._failure is None:
             _log.error("the outbox cannot be written, its events are kept in memory: %s", error)
         self._failure = str(error)
@@ -171,16 +177,16 @@ class Outbox:
             newer = self._batch
             self._batch = _Batch(
                 batch.opened | newer.opened,
-                batch.progress | newer.progress,
+                newer.progress,
                 batch.closed + newer.closed,
                 newer.waiters,
             )
 
     def _finish(self) -> None:
         self._thread.join()
-        for event in self._batch.closed:
+        for _, event in self._batch.closed:
             # The last resort for a disk that never came back: the log.
-            _log.critical("a usage event could not be written: %s", msgspec.json.encode(event).decode())
+            _log.critical("a usage event could not be written: %s", event.decode())
         is_empty = not self._batch.closed and self._journal.is_empty()
         self._journal.close()
         if is_empty:

@@ -92,6 +92,29 @@ async def test_a_failing_disk_fails_the_close_and_the_event_is_written_when_it_r
     assert [event.request_id for event in closed_events(tmp_path)][:2] == ["r1", "r2"]
 
 
+async def test_an_event_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        with pytest.raises(UnicodeEncodeError):
+            outbox.close(make_event("r1", user_id="\ud800"))
+        outbox.open(make_event("r2"))
+        outbox.progress("r2", 2**64, 0)
+        await _until_recovered(outbox)
+    assert adopt_orphans(tmp_path) == 1
+
+
+async def test_a_row_that_is_no_event_is_set_aside(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        await outbox.close(make_event("r1"))
+        with sqlite3.connect(tmp_path / "outbox" / "one" / "events.sqlite") as other:
+            other.execute("INSERT INTO closed (event) VALUES ('{}')")
+        other.close()
+        await outbox.close(make_event("r2"))
+    assert [event.request_id for event in closed_events(tmp_path)] == ["r1", "r2"]
+    journal = Journal.open(tmp_path / "outbox" / "one", must_exist=True)
+    assert journal.count_closed() == 2
+    journal.close()
+
+
 CRASHING_GATEWAY = """
 import asyncio, sys
 from pathlib import Path
