@@ -42,7 +42,7 @@ def main() -> None:
 
 async def measure(folder: Path, num_requests: int, num_chunks: int) -> None:
     valkey_port, worker_port, gateway_port = free_port(), free_port(), free_port()
-    valkey = subprocess.Popen(
+    valkey = subprocess.Popen(  # noqa: ASYNC220
         [get_binary_path(), "--port", str(valkey_port), "--save", "", "--dir", str(folder), "--loglevel", "warning"]
     )
     settings = GatewaySettings(

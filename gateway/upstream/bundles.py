@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
 from gateway.settings import GatewaySettings
@@ -14,6 +15,7 @@ from text.folder import FolderError
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.5
+RETRY_S = 15.0
 FETCH_DEADLINE_S = 30.0
 
 
@@ -24,6 +26,7 @@ class BundleStore:
         self._folders = {name: pool.tokenizer for name, pool in settings.pools.items() if pool.tokenizer}
         self._bundles: dict[str, Bundle] = {}
         self._versions: dict[str, str] = {}
+        self._retry_at: dict[str, float] = {}
 
     def bundle_of(self, pool: str) -> Bundle | None:
         """None: not known yet, or never; count an upper bound then."""
@@ -35,11 +38,15 @@ class BundleStore:
             await asyncio.sleep(POLL_S)
 
     async def fetch_missing(self) -> None:
+        now = time.monotonic()
         for pool in self._registry.fleet.pools.values():
+            if now < self._retry_at.get(pool.name, 0):
+                continue
             try:
                 await self._fetch(pool)
             except (MemberFailed, FolderError, ValueError) as error:
-                _log.warning("the tokenizer of pool %s is not to be had: %s", pool.name, error)
+                self._retry_at[pool.name] = now + RETRY_S
+                _log.warning("prompts of pool %s are counted by an upper bound: %s", pool.name, error)
 
     async def _fetch(self, pool: Pool) -> None:
         folder = self._folders.get(pool.name)
