@@ -23,6 +23,8 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from error
+    except RecursionError as error:
+        raise ProtocolError("the body is nested too deeply", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the body is not valid JSON in UTF-8: {error}", code="invalid_json") from error
 

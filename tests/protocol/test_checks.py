@@ -52,6 +52,13 @@ def test_what_is_no_json_object_in_utf8_is_refused(body: bytes) -> None:
         decode_body(body, CHAT)
 
 
+def test_a_body_nested_without_end_is_refused() -> None:
+    nested = b"[" * 100_000 + b"]" * 100_000
+    tool = b'{"type": "function", "function": {"name": "f", "parameters": {"a": ' + nested + b"}}}"
+    with pytest.raises(ProtocolError, match="nested"):
+        chat(HI + b', "tools": [' + tool + b"]")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
