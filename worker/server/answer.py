@@ -1,7 +1,8 @@
 """One answer as it grows: the engine's token ids become text and tool calls; stop strings end it."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,18 +48,19 @@ class Answer:
         self._tokens: TokenStream = replica.engine.generate(job.request)
         replica.line.enter(job.request.request_id, job.request.priority)
 
-    async def pieces(self) -> AsyncIterator[Piece | Waiting]:
+    async def pieces(self) -> AsyncGenerator[Piece | Waiting]:
         """Raises EngineError when the engine gives the request up."""
         try:
-            async for output in announce_waiting(self._tokens, self._place):
-                if isinstance(output, Waiting):
-                    yield output
-                    continue
-                piece = self._take(output)
-                self._observe(output, len(piece.token_ids))
-                yield piece
-                if piece.finish_reason is not None:
-                    return
+            async with aclosing(announce_waiting(self._tokens, self._place)) as outputs:
+                async for output in outputs:
+                    if isinstance(output, Waiting):
+                        yield output
+                        continue
+                    piece = self._take(output)
+                    self._observe(output, len(piece.token_ids))
+                    yield piece
+                    if piece.finish_reason is not None:
+                        return
         except EngineError as error:
             self._replica.metrics.count_failed(error.code or "engine_error")
             raise
@@ -100,7 +102,7 @@ class Answer:
         parts, num_taken = [], 0
         for token_id in output.token_ids[:num_visible]:
             num_taken += 1
-            parts.append(self._stop.add(self._detokenizer.add([token_id])))
+            parts.append(self._find_stop(self._detokenizer.add([token_id]), self.num_completion + num_taken))
             if self._stop.matched is not None:
                 break
         else:
@@ -108,12 +110,17 @@ class Answer:
             if output.finish_reason is not None:
                 parts.append(self._stop.add(self._detokenizer.flush()))
         self.num_completion += num_taken
+        self._tokens.discard(len(output.token_ids) - num_taken)
         reason = "stop" if self._stop.matched is not None else output.finish_reason
         if reason is not None:
             parts.append(self._stop.flush())
         found = self._find_calls("".join(parts), is_last=reason is not None)
         self.finish_reason = "tool_calls" if reason == "stop" and self._has_calls else reason
         return Piece(token_ids=output.token_ids[:num_taken], parts=found, finish_reason=self.finish_reason)
+
+    def _find_stop(self, text: str, num_tokens: int) -> str:
+        """Like the ids that end an answer, stop strings count only after min_tokens."""
+        return text if num_tokens <= self._job.request.sampling.min_tokens else self._stop.add(text)
 
     def _find_calls(self, text: str, *, is_last: bool) -> list[str | ToolCall]:
         if self._tools is None:

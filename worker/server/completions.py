@@ -1,9 +1,10 @@
 """`POST /v1/chat/completions` and `POST /v1/completions`."""
 
 import asyncio
+from contextlib import aclosing
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from protocol.accounting import ACCOUNTING_HEADER
@@ -39,7 +40,7 @@ class CompletionsEndpoint:
             if not isinstance(error, EngineError):
                 self._replica.metrics.count_failed(error.code or "invalid_request")
             await error_response(error)(scope, receive, send)
-        except ClientGone:
+        except (ClientGone, ClientDisconnect):
             self._replica.metrics.count_failed("client_disconnected")
 
     async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
@@ -61,19 +62,22 @@ class CompletionsEndpoint:
 async def _stream(job: Job, answer: Answer, send: Send) -> None:
     """The status goes out with the first event, so that an early failure still gets a status of its own."""
     is_started = False
-    async for event in write_events(job, answer):
-        if not is_started:
-            is_started = True
-            await send({"type": "http.response.start", "status": 200, "headers": _headers(job, b"text/event-stream")})
-        await send({"type": "http.response.body", "body": event, "more_body": True})
+    async with aclosing(write_events(job, answer)) as events:
+        async for event in events:
+            if not is_started:
+                is_started = True
+                headers = _headers(job, b"text/event-stream")
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
 async def _whole(job: Job, answer: Answer, send: Send) -> None:
     parts: list[str | ToolCall] = []
-    async for piece in answer.pieces():
-        if isinstance(piece, Piece):
-            parts += piece.parts
+    async with aclosing(answer.pieces()) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Piece):
+                parts += piece.parts
     assert answer.finish_reason is not None
     body = encode_whole(job, parts, answer.finish_reason, answer.usage)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]

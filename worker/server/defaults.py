@@ -1,4 +1,4 @@
-"""How a checkpoint wants to be sampled when a request does not say: generation_config.json, as vLLM reads it."""
+"""How a checkpoint wants to be sampled when a request does not say: generation_config.json."""
 
 from pathlib import Path
 
@@ -11,6 +11,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    max_new_tokens: int | None = None
+    """None: the rest of the window."""
 
 
 def read_defaults(folder: Path) -> SamplingDefaults:
@@ -21,6 +23,9 @@ def read_defaults(folder: Path) -> SamplingDefaults:
     try:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
         known = {name: value for name, value in said.items() if value is not None}
+        if known.get("do_sample") is False:
+            # Hugging Face's way to say greedy; a temperature beside it has no meaning there.
+            known["temperature"] = 0.0
         return msgspec.convert(known, SamplingDefaults)
     except (OSError, msgspec.MsgspecError) as error:
         raise ValueError(f"{path}: {error}") from error

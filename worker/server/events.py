@@ -1,7 +1,8 @@
 """An answer as server-sent events."""
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 from protocol.accounting import DONE_EVENT, accounting_comment, data_event, tokens_comment
 from protocol.errors import encode_error
@@ -53,16 +54,17 @@ class EventWriter:
         return self._answer.usage if self._job.usage_in_each else None
 
 
-async def write_events(job: Job, answer: Answer) -> AsyncIterator[bytes]:
+async def write_events(job: Job, answer: Answer) -> AsyncGenerator[bytes]:
     """Ends with `[DONE]`, or with an error event. Raises EngineError if that comes before anything was written."""
     writer = EventWriter(job, answer)
     has_written = False
     try:
-        async for piece in answer.pieces():
-            event = _notice(piece) if isinstance(piece, Waiting) else writer.piece(piece)
-            if event:
-                has_written = True
-                yield event
+        async with aclosing(answer.pieces()) as pieces:
+            async for piece in pieces:
+                event = _notice(piece) if isinstance(piece, Waiting) else writer.piece(piece)
+                if event:
+                    has_written = True
+                    yield event
     except EngineError as error:
         if not has_written:
             raise

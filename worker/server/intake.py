@@ -87,7 +87,7 @@ def _prompt_ids(replica: Replica, asked: GenerationRequest) -> list[int]:
 
 
 def _max_tokens(replica: Replica, asked: GenerationRequest, num_prompt: int) -> int:
-    """The client's bound, else the rest of the window. Raises ProtocolError when the window is too small."""
+    """The client's bound, else the checkpoint's, else the rest of the window. Raises ProtocolError if there is none."""
     window = replica.engine.max_model_len
     prompt_name = "messages" if isinstance(asked, ChatCompletionRequest) else "prompt"
     if num_prompt >= window:
@@ -106,7 +106,7 @@ def _max_tokens(replica: Replica, asked: GenerationRequest, num_prompt: int) -> 
             param="max_completion_tokens" if is_newer else "max_tokens",
             code="context_length_exceeded",
         )
-    return limit or window - num_prompt
+    return limit or min(window - num_prompt, replica.defaults.max_new_tokens or window)
 
 
 def _sampling(asked: GenerationRequest, defaults: SamplingDefaults, *, max_tokens: int) -> SamplingParams:

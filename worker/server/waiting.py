@@ -1,7 +1,7 @@
 """Telling a client, while its request waits for its first token, that the stream is alive."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ class Waiting:
     position: int
 
 
-async def announce_waiting(tokens: "TokenStream", position: Callable[[], int]) -> AsyncIterator[TokenOutput | Waiting]:
+async def announce_waiting(tokens: "TokenStream", position: Callable[[], int]) -> AsyncGenerator[TokenOutput | Waiting]:
     """The stream's outputs, and before the first one a notice now and then."""
     # Waiting in a task of its own: a timeout would cancel the stream's own wait, which gives the request up.
     first = asyncio.ensure_future(anext(tokens))
@@ -33,6 +33,9 @@ async def announce_waiting(tokens: "TokenStream", position: Callable[[], int]) -
     finally:
         if not first.done():
             first.cancel()
+        elif not first.cancelled():
+            # Looked at even if we are leaving, or asyncio would report an error that nobody saw.
+            first.exception()
     yield first.result()
     async for output in tokens:
         yield output

@@ -26,6 +26,15 @@ def make_scripted_checkpoint(folder: Path, script: list[str]) -> Path:
     return folder
 
 
+def poison(folder: Path, part: str) -> None:
+    """Make the computation after `part` of the script break: its embedding is not a number."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    token_id = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(part)
+    weights["model.embed_tokens.weight"][token_id] = torch.nan
+    save_file(weights, path, metadata={"format": "pt"})
+
+
 def _chain(tokenizer: Tokenizer, script: list[str]) -> list[int]:
     start = tokenizer.encode("<|im_start|>assistant\n").ids[-1]
     said = [token_id for part in script for token_id in tokenizer.encode(part).ids]

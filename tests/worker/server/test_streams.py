@@ -71,6 +71,20 @@ def test_a_stop_string_split_over_tokens_ends_the_answer_before_it(
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 
 
+def test_a_stop_string_counts_only_after_min_tokens(scripted: RunningWorker) -> None:
+    chunks, _ = stream(scripted, stop=["Hello", "now"], min_tokens=1)
+    assert "".join(texts(chunks)) == "Hello world 👍🏽 STOP "
+
+
+def test_what_comes_after_a_stop_string_is_counted_as_discarded(scripted: RunningWorker) -> None:
+    before = scripted.load()
+    chunks, _ = stream(scripted, stop="Hello", stream_options={"include_usage": True})
+    after = scripted.load()
+    generated = after["completion_tokens_total"] - before["completion_tokens_total"]
+    discarded = after["discarded_tokens_total"] - before["discarded_tokens_total"]
+    assert generated == chunks[-1]["usage"]["completion_tokens"] + discarded
+
+
 @pytest.mark.parametrize("fields", [{}, {"stop": "STOP"}, {"max_tokens": 3}, {"max_tokens": 12, "ignore_eos": True}])
 def test_the_ids_in_comments_add_up_to_the_usage(scripted: RunningWorker, fields: dict[str, Any]) -> None:
     chunks, comments = stream(scripted, stream_options={"include_usage": True}, **fields)

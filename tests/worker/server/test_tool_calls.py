@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.worker.server.running import running_worker
 from tests.worker.server.scripted import make_scripted_checkpoint
 
 SCRIPT = ["I look.", "\n\n<tool_", 'call>\n{"name": "wea', 'ther", "argu', 'ments": {"city": "Köln"}}', "</tool_call>"]
@@ -17,12 +17,11 @@ ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Weather?"}], "
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     folder = make_scripted_checkpoint(tmp_path_factory.mktemp("scripted") / "m", SCRIPT)
-    with running_worker(folder) as worker:
-        yield connect(worker)
-
-
-def connect(worker: RunningWorker) -> openai.OpenAI:
-    return openai.OpenAI(base_url=worker.base_url, api_key="none", max_retries=0)
+    with (
+        running_worker(folder) as worker,
+        openai.OpenAI(base_url=worker.base_url, api_key="none", max_retries=0) as opened,
+    ):
+        yield opened
 
 
 def test_a_call_is_returned_with_its_reason(client: openai.OpenAI) -> None:

@@ -1,0 +1,52 @@
+"""A request whose computation breaks gets an error, and the worker goes on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.worker.server.running import RunningWorker, running_worker
+from tests.worker.server.scripted import make_scripted_checkpoint, poison
+
+ASK = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 0}
+OTHER = {"model": "tiny", "prompt": "a b c", "max_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
+    folder: Path = make_scripted_checkpoint(
+        tmp_path_factory.mktemp("scripted") / "m", ["Good", " so far", " bad", " x"]
+    )
+    poison(folder, " bad")
+    with running_worker(folder) as running:
+        yield running
+
+
+def test_a_stream_ends_with_an_error_and_without_done(poisoned: RunningWorker) -> None:
+    with poisoned.client() as client:
+        reply = client.post("/v1/chat/completions", json=ASK | {"stream": True})
+        assert reply.status_code == 200
+        assert "Good" in reply.text
+        last = reply.text.strip().splitlines()[-1]
+        assert last.startswith('data: {"error":{"message":')
+        assert '"code":"step_failed"' in last
+        assert "[DONE]" not in reply.text
+        assert client.post("/v1/completions", json=OTHER).status_code == 200
+
+
+def test_the_official_client_raises(poisoned: RunningWorker) -> None:
+    with openai.OpenAI(base_url=poisoned.base_url, api_key="none", max_retries=0) as client:
+        with pytest.raises(openai.APIError, match="not finite"):
+            list(client.chat.completions.create(**ASK, stream=True))
+        with pytest.raises(openai.InternalServerError, match="not finite"):
+            client.chat.completions.create(**ASK)
+
+
+def test_a_failure_before_the_first_token_has_a_status_of_its_own(poisoned: RunningWorker) -> None:
+    with poisoned.client() as client:
+        # The prompt itself ends with the poisoned token.
+        prompt = client.post("/tokenize", json={"prompt": " bad"}).json()["tokens"]
+        reply: httpx.Response = client.post("/v1/completions", json=OTHER | {"prompt": prompt, "stream": True})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "step_failed")
