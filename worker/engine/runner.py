@@ -1,5 +1,8 @@
 """The model on its device, with its KV cache: chunks in, logits out."""
 
+import math
+import mmap
+
 import torch
 from torch import Tensor
 
@@ -27,8 +30,7 @@ class Runner:
         self._model = model
         self._lora = lora
         shape = (num_blocks, BLOCK_SIZE, 2 * config.num_kv_heads, config.head_dim)
-        # Zeros: the attention of a padded row reads, and multiplies by nought, what no sequence ever wrote.
-        self._caches = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+        self._caches = [_lazy_zeros(shape, dtype) for _ in range(config.num_layers)]
         self._cos, self._sin = rope_tables(config.rope, config.head_dim, max_model_len, dtype)
 
     def run(self, chunks: list[Chunk]) -> Tensor:
@@ -42,3 +44,12 @@ class Runner:
         rows = torch.tensor(block_ids, dtype=torch.int64)
         for cache in self._caches:
             cache.index_fill_(0, rows, 0)
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory only once written: an idle worker's cache costs nothing.
+
+    They must be zeros: the attention of a padded row reads, and multiplies by nought, what no sequence ever wrote.
+    """
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
