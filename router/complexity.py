@@ -38,19 +38,19 @@ from router.vocabulary import CODE_WORDS, CONSTRAINT_WORDS, MATH_WORDS, PRODUCT_
 DEFAULT_THRESHOLD = 0.5
 MAX_SCANNED_CHARS = 4096
 
+# Each pattern is linear: none has an unbounded repeat that may fail and begin again one character later.
 _WORD = re.compile(r"[a-z]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _SUM = re.compile(r"\d\s*[+\-−]\s*(?=[\d(])")
 _PRODUCT = re.compile(r"\d\)?\s*(?:\*\*?|[x×/÷^])\s*(?=[\d(])|\d%")
+_FORMULA_SIGN = re.compile(r"[\\=<>^∫∑√π≤≥∈]")
 _FORMULA = re.compile(r"\\[a-z]+\{|\b[a-z]\s*[=<>^]\s*-?\w|\b\d+[a-z]\b\s*[=+\-]|[∫∑√π≤≥∈]")
 _QUANTITY = re.compile(
     r"\bhow (?:many|much|long|far|old|fast)\b|\bwhat (?:is|was|are) the (?:total|average|difference)\b"
 )
-_CODE_SIGN = re.compile(
-    r"[{};]\s*\n|=>|->|::|==|!=|\(\)|\bdef \w|\bclass \w+[:({]|\bimport \w|#include|</\w+>|\bselect\b.+\bfrom\b"
-)
-_SCHEMA = re.compile(r'\bschema\b|"properties"|"\$ref"|"type"\s*:')
-_STEP_PHRASE = re.compile(r"\bstep[- ]by[- ]step\b|\bfirst\b[^.?!]*\bthen\b|^\s*\d+[.)]\s", re.MULTILINE)
+_CODE_SIGN = re.compile(r"[{};][ \t]*\n|=>|->|::|[=!]=|\(\)|#include|</\w")
+_LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)]\s", re.MULTILINE)
+_SCHEMA_MARKS = ('"properties"', '"type"', '"$ref"')
 
 
 class Features(msgspec.Struct, kw_only=True, frozen=True):
@@ -113,44 +113,52 @@ def text_features(prompt: str) -> Features:
 
 
 def _features(question: str, rules: str, *, num_chars: int, num_user_turns: int, has_tools: bool) -> Features:
-    text = question.lower()
-    words = _WORD.findall(text)
-    rule_text = rules.lower()
+    text, rule_text = question.lower(), rules.lower()
+    words, rule_words = _WORD.findall(text), _WORD.findall(rule_text)
+    num_numbers = len(_NUMBER.findall(text))
     return Features(
         length=_share(num_chars, 8000),
         turns=_share(num_user_turns - 1, 7),
         tools=float(has_tools),
-        arithmetic=_arithmetic(text, words),
-        mathematics=_mathematics(text, words),
-        code=_code(question, text, words),
-        steps=_share(_count(words, STEP_WORDS) + len(_STEP_PHRASE.findall(text)), 2),
-        constraints=_share(_count(words, CONSTRAINT_WORDS) + _count(_WORD.findall(rule_text), CONSTRAINT_WORDS), 4),
-        schema=float(bool(_SCHEMA.search(text) or _SCHEMA.search(rule_text))),
+        arithmetic=_arithmetic(text, words) if num_numbers > 1 else 0.0,
+        mathematics=_mathematics(text, words, num_numbers=num_numbers),
+        code=_code(text, words),
+        steps=_steps(text, words),
+        constraints=_share(_count(words, CONSTRAINT_WORDS) + _count(rule_words, CONSTRAINT_WORDS), 4),
+        schema=float(_has_schema(text, words) or _has_schema(rule_text, rule_words)),
     )
 
 
 def _arithmetic(text: str, words: list[str]) -> float:
-    num_numbers = len(_NUMBER.findall(text))
-    if num_numbers < 2:
-        return 0.0
-    spelled = _count(words, PRODUCT_WORDS)
-    return _share(len(_SUM.findall(text)) + 2 * (len(_PRODUCT.findall(text)) + spelled), 2)
+    products = len(_PRODUCT.findall(text)) + _count(words, PRODUCT_WORDS)
+    return _share(len(_SUM.findall(text)) + 2 * products, 2)
 
 
-def _mathematics(text: str, words: list[str]) -> float:
-    terms = _count(words, MATH_WORDS) + len(_FORMULA.findall(text))
-    is_story = len(words) >= 15 and _QUANTITY.search(text) is not None
-    return max(_share(terms, 2), _share(len(_NUMBER.findall(text)), 4) if is_story else 0.0)
+def _mathematics(text: str, words: list[str], *, num_numbers: int) -> float:
+    terms = _count(words, MATH_WORDS)
+    if _FORMULA_SIGN.search(text):
+        terms += len(_FORMULA.findall(text))
+    is_story = num_numbers > 1 and len(words) >= 15 and _QUANTITY.search(text) is not None
+    return max(_share(terms, 2), _share(num_numbers, 4) if is_story else 0.0)
 
 
-def _code(question: str, text: str, words: list[str]) -> float:
-    if "```" in question:
+def _code(text: str, words: list[str]) -> float:
+    if "```" in text:
         return 1.0
     return _share(_count(words, CODE_WORDS) + len(_CODE_SIGN.findall(text)), 4)
 
 
+def _steps(text: str, words: list[str]) -> float:
+    phrases = text.count("step by step") + text.count("step-by-step") + ("first" in words and "then" in words)
+    return _share(_count(words, STEP_WORDS) + phrases + len(_LIST_NUMBER.findall(text)), 2)
+
+
+def _has_schema(text: str, words: list[str]) -> bool:
+    return "schema" in words or any(mark in text for mark in _SCHEMA_MARKS)
+
+
 def _count(words: list[str], vocabulary: frozenset[str]) -> int:
-    return sum(word in vocabulary for word in words)
+    return len(list(filter(vocabulary.__contains__, words)))
 
 
 def _share(count: int, full: int) -> float:

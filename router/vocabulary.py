@@ -20,9 +20,9 @@ MATH_WORDS = _words(
 CODE_WORDS = _words(
     """
     algorithm api array async bash boolean bug class code compile compiler complexity concurrency css database debug
-    deadlock docker exception function git html implement implementation javascript kubernetes loop method mutex null
-    optimize parser pointer program python query recursion recursive refactor regex rust script sql stack struct syntax
-    thread traceback typescript unit variable
+    deadlock def docker exception function git html implement implementation import javascript
+    kubernetes loop method mutex null optimize parser pointer program python query recursion recursive refactor
+    regex rust script sql stack struct syntax thread traceback typescript unit variable
     """
 )
 

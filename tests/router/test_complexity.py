@@ -1,10 +1,12 @@
+import timeit
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages import AssistantMessage, FunctionDefinition, Message, SystemMessage, Tool, UserMessage
-from router.complexity import DEFAULT_THRESHOLD, Features, chat_features, score, text_features
+from router.complexity import DEFAULT_THRESHOLD, MAX_SCANNED_CHARS, Features, chat_features, score, text_features
 
 WEATHER = Tool(function=FunctionDefinition(name="get_weather", parameters={"type": "object", "properties": {}}))
 
@@ -90,3 +92,22 @@ def test_a_longer_conversation_never_scores_lower(question: str, extra: int) -> 
     history: list[Message] = [AssistantMessage(content="x" * extra)]
     base: list[Message] = [UserMessage(content=question)]
     assert score(chat_features(base)) <= score(chat_features([*history, *base]))
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_of_a_long_text_only_head_and_tail_are_read(head: str, tail: str) -> None:
+    def padded(filler: str) -> str:
+        return head + " " + filler * MAX_SCANNED_CHARS + " " + tail
+
+    middle = padded("x ")
+    half = len(middle) // 2
+    marked = middle[:half] + " 3 * 4 * 5 schema ``` " + middle[half:]
+    assert text_features(marked) == text_features(middle)
+
+
+@pytest.mark.parametrize("unit", ["select ", "first ", "1+", "; ", "1 ", "a=", "\\a", '"type', "step ", "\n1."])
+def test_time_grows_at_most_linearly(unit: str) -> None:
+    """Four times the text may take four times as long; a quadratic pattern would take sixteen."""
+    short, long = unit * (800 // len(unit)), unit * (3200 // len(unit))
+    seconds = [min(timeit.repeat(lambda: text_features(each), number=5, repeat=7)) for each in (short, long)]  # noqa: B023
+    assert seconds[1] < 10 * seconds[0]
