@@ -53,6 +53,8 @@ def make_plan(
             argv=tuple(map(str, valkey)),
             env=environment,
             probe=answers_ping(ports.valkey, password=kept.valkey_password),
+            # About the kernel's settings, for servers larger than this one can get.
+            muted=("Memory overcommit must be enabled",),
         ),
         clickhouse=Spec(
             name="clickhouse",

@@ -21,13 +21,17 @@ _FIRST_PAUSE_S = 0.25
 
 
 class Spec(msgspec.Struct, kw_only=True, frozen=True):
-    """probe None: ready as soon as it runs. stop_within_s: after SIGTERM, before it is killed."""
+    """probe None: ready as soon as it runs. stop_within_s: after SIGTERM, before it is killed.
+
+    muted: lines that contain one of these are advice to somebody else, and not shown.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     probe: Probe | None = None
     stop_within_s: float = 10.0
+    muted: tuple[str, ...] = ()
 
 
 class Crashed(Exception):
@@ -108,6 +112,8 @@ class Service:
 
     async def _pump(self, child: Child) -> None:
         async for line in child.lines():
+            if any(text in line for text in self.spec.muted):
+                continue
             self._console.line(self.spec.name, line)
             self._last_line = line.strip() or self._last_line
 

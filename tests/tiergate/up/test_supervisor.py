@@ -6,9 +6,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
-from tests.tiergate.up.processes import SLEEPS, Lines, is_alive, python, until
+from tests.tiergate.up.processes import DEADLINE_S, SLEEPS, Lines, is_alive, python, until
 from tiergate.up.service import Crashed
 from tiergate.up.supervisor import Supervisor
 
@@ -69,6 +70,28 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_its_time() -> None
         pid = service.pid
     assert pid is not None and not is_alive(pid)
     assert "stubborn did not stop within 0.2 s" in lines.text
+
+
+async def test_a_second_request_to_stop_waits_for_nobody() -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPS
+    supervisor.add(python("stubborn", stubborn, stop_within_s=600))
+    async with asyncio.timeout(DEADLINE_S), running(supervisor):
+        await lines.until("up and running")
+        supervisor.request_stop()
+        await lines.until("stopping stubborn")
+        supervisor.kill()
+
+
+async def test_muted_lines_are_not_shown() -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    spec = python("chatty", "print('buy more memory', flush=True)\n" + SLEEPS)
+    supervisor.add(msgspec.structs.replace(spec, muted=("more memory",)))
+    async with running(supervisor):
+        await lines.until("up and running")
+    assert "memory" not in lines.text
 
 
 async def test_what_a_dead_process_left_behind_is_killed_with_it() -> None:
