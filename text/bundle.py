@@ -11,6 +11,16 @@ from text.chat import ChatTemplate
 from text.folder import FolderError, read_chat_templates
 from text.tokenizer import Tokenizer
 
+_LONG_CHARS = 50_000
+
+
+class TextTooLong(Exception):
+    """least_tokens: the text has at least so many."""
+
+    def __init__(self, least_tokens: int) -> None:
+        super().__init__(f"at least {least_tokens} tokens")
+        self.least_tokens = least_tokens
+
 
 class BundleFile(msgspec.Struct, kw_only=True, frozen=True):
     """The bytes' shape: JSON."""
@@ -66,12 +76,16 @@ class Bundle:
             raise ProtocolError("this model has no chat template; use /v1/completions", code="no_chat_template")
         return self.template.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
-    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, limit: int | None = None
+    ) -> list[int]:
+        """Raises TextTooLong for a text that cannot fit into `limit` tokens, before encoding it."""
         # The template wrote the special tokens, so the tokenizer must not add them again.
-        return self.tokenizer.encode(self.render_chat(messages, tools), add_special_tokens=False)
+        return self._encode(self.render_chat(messages, tools), limit, add_special_tokens=False)
 
-    def encode_text(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=True)
+    def encode_text(self, text: str, *, limit: int | None = None) -> list[int]:
+        """Raises TextTooLong as `encode_chat` does."""
+        return self._encode(text, limit, add_special_tokens=True)
 
     def count_chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
         """Exactly the prompt tokens that a worker will bill for these messages."""
@@ -79,6 +93,14 @@ class Bundle:
 
     def count_text(self, text: str) -> int:
         return len(self.encode_text(text))
+
+    def _encode(self, text: str, limit: int | None, *, add_special_tokens: bool) -> list[int]:
+        # Looking up the longest token takes a moment, which only a long text is worth.
+        if limit is not None and len(text) > _LONG_CHARS:
+            least = self.tokenizer.least_tokens(text)
+            if least > limit:
+                raise TextTooLong(least)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 def _make_template(sources: dict[str, str], tokenizer: Tokenizer) -> ChatTemplate | None:

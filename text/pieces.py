@@ -13,7 +13,7 @@ class PieceTable:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, is_byte_level: bool, spaces: dict[str, str]) -> None:
         self._tokenizer = tokenizer
-        self._is_byte_level = is_byte_level
+        self.is_byte_level = is_byte_level
         self._spaces = spaces
         self._known: dict[int, bytes] = {}
 
@@ -26,7 +26,7 @@ class PieceTable:
     def _look_up(self, token_id: int) -> bytes:
         # A model's embedding may have more rows than the tokenizer has tokens; such ids have no text.
         token = self._tokenizer.id_to_token(token_id) or ""
-        if self._is_byte_level:
+        if self.is_byte_level:
             values = [_BYTE_OF_CHAR.get(char) for char in token]
             return token.encode() if None in values else bytes(value for value in values if value is not None)
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):

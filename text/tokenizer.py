@@ -1,7 +1,10 @@
 """A checkpoint's tokenizer: text to ids and back."""
 
+import functools
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -51,10 +54,34 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """add_special_tokens: True for plain text, False for a rendered chat, whose template wrote them already."""
-        return self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        # Unlike `encode`, this lets other threads run meanwhile, and it computes no offsets.
+        (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        return self._inner.decode(ids, skip_special_tokens=skip_special_tokens)
+        (text,) = self._inner.decode_batch([ids], skip_special_tokens=skip_special_tokens)
+        return text
+
+    def least_tokens(self, text: str) -> int:
+        """A bound from below on the tokens of `text`, at once, where encoding megabytes would take seconds."""
+        return len(text) // self._max_token_chars if self._max_token_chars else 0
+
+    @functools.cached_property
+    def _max_token_chars(self) -> int:
+        """How many characters one token can stand for; 0 where that has no bound that we know."""
+        spelled = json.loads(self.tokenizer_json)
+        kinds = [step["type"] for step in _steps(spelled["normalizer"])]
+        takes_spaces = any(token["lstrip"] or token["rstrip"] for token in spelled["added_tokens"])
+        if self.pieces is None or not self.pieces[0].is_byte_level or takes_spaces or set(kinds) - {"NFC"}:
+            return 0
+        # A byte-level token has a character for each byte. NFC makes one character of at most four.
+        return max(map(len, self._inner.get_vocab())) * (4 if kinds else 1)
 
     def token_id(self, token: str) -> int | None:
         return self._inner.token_to_id(token)
+
+
+def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    return part["normalizers"] if part["type"] == "Sequence" else [part]

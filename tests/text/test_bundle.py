@@ -1,12 +1,16 @@
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.messages import FunctionDefinition, Tool, UserMessage
 from tests.text.vocabularies import make_byte_level
-from text.bundle import Bundle
+from text.bundle import Bundle, TextTooLong
 from text.folder import FolderError
 
 TEMPLATE = "{{ bos_token }}{{ tools }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
@@ -56,6 +60,33 @@ def test_a_model_without_a_template_refuses_chat(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ProtocolError, match="no chat template"):
         Bundle.from_folder(folder).count_chat(CHAT)
+
+
+def test_a_text_that_cannot_fit_is_refused_without_encoding_it(folder: Path) -> None:
+    bundle = Bundle.from_folder(folder)
+    with pytest.raises(TextTooLong) as caught:
+        bundle.encode_text("The quick brown fox. " * 5000, limit=1000)
+    assert 1000 < caught.value.least_tokens <= bundle.count_text("The quick brown fox. " * 5000)
+    with pytest.raises(TextTooLong):
+        bundle.encode_chat([UserMessage(content="x" * 200_000)], limit=1000)
+
+
+@given(text=st.text())
+def test_the_bound_is_never_above_the_count(text: str) -> None:
+    tokenizer = make_byte_level()
+    assert tokenizer.least_tokens(text) <= len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def test_a_long_text_does_not_stop_other_threads() -> None:
+    """The library's plain `encode` holds the interpreter's lock for seconds."""
+    tokenizer, text = make_byte_level(), "word " * 400_000
+    num_turns = 0
+    with ThreadPoolExecutor(1) as pool:
+        counting = pool.submit(tokenizer.encode, text, add_special_tokens=False)
+        while not counting.done():
+            time.sleep(0.001)
+            num_turns += 1
+    assert num_turns > 20
 
 
 @pytest.mark.parametrize(
