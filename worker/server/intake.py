@@ -9,6 +9,7 @@ import msgspec
 from protocol.checks import check_request, decode_body, output_limit
 from protocol.errors import ProtocolError
 from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from text.bundle import TextTooLong
 from worker.engine.request import EngineRequest, SamplingParams
 from worker.server.call import Call
 from worker.server.defaults import SamplingDefaults
@@ -78,25 +79,23 @@ def make_job(replica: Replica, body: bytes, call: Call, *, is_chat: bool) -> Job
 
 
 def _prompt_ids(replica: Replica, asked: GenerationRequest) -> list[int]:
-    if isinstance(asked, ChatCompletionRequest):
-        tools = None if asked.tool_choice == "none" else asked.tools
-        return replica.bundle.encode_chat(asked.messages, tools)
-    if isinstance(asked.prompt, str):
-        return replica.bundle.encode_text(asked.prompt)
+    window = replica.engine.max_model_len
+    try:
+        if isinstance(asked, ChatCompletionRequest):
+            tools = None if asked.tool_choice == "none" else asked.tools
+            return replica.bundle.encode_chat(asked.messages, tools, limit=window)
+        if isinstance(asked.prompt, str):
+            return replica.bundle.encode_text(asked.prompt, limit=window)
+    except TextTooLong as error:
+        raise _too_long(asked, f"at least {error.least_tokens}", window) from error
     return [token_id for token_id in asked.prompt if isinstance(token_id, int)]
 
 
 def _max_tokens(replica: Replica, asked: GenerationRequest, num_prompt: int) -> int:
     """The client's bound, else the checkpoint's, else the rest of the window. Raises ProtocolError if there is none."""
     window = replica.engine.max_model_len
-    prompt_name = "messages" if isinstance(asked, ChatCompletionRequest) else "prompt"
     if num_prompt >= window:
-        raise ProtocolError(
-            f"the prompt has {num_prompt} tokens, the model's window is {window} and an answer needs at least one; "
-            "shorten it",
-            param=prompt_name,
-            code="context_length_exceeded",
-        )
+        raise _too_long(asked, str(num_prompt), window)
     limit = output_limit(asked)
     if limit is not None and num_prompt + limit > window:
         is_newer = isinstance(asked, ChatCompletionRequest) and asked.max_completion_tokens is not None
@@ -107,6 +106,15 @@ def _max_tokens(replica: Replica, asked: GenerationRequest, num_prompt: int) -> 
             code="context_length_exceeded",
         )
     return limit or min(window - num_prompt, replica.defaults.max_new_tokens or window)
+
+
+def _too_long(asked: GenerationRequest, num_prompt: str, window: int) -> ProtocolError:
+    return ProtocolError(
+        f"the prompt has {num_prompt} tokens, the model's window is {window} and an answer needs at least one; "
+        "shorten it",
+        param="messages" if isinstance(asked, ChatCompletionRequest) else "prompt",
+        code="context_length_exceeded",
+    )
 
 
 def _sampling(asked: GenerationRequest, defaults: SamplingDefaults, *, max_tokens: int) -> SamplingParams:

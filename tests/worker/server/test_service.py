@@ -1,5 +1,6 @@
 """What a worker tells of itself, and adapters that come and go while it serves."""
 
+import time
 from pathlib import Path
 
 import httpx
@@ -40,6 +41,14 @@ def test_a_long_prompt_is_counted_the_same_in_a_thread(http: httpx.Client) -> No
     count = http.post("/tokenize", json={"prompt": text}).json()["count"]
     reply = http.post("/v1/completions", json={"model": "tiny", "prompt": text, "max_tokens": 1})
     assert str(count) in reply.json()["error"]["message"]
+
+
+def test_a_prompt_of_megabytes_is_refused_at_once(http: httpx.Client) -> None:
+    started = time.monotonic()
+    reply = http.post("/v1/completions", json={"model": "tiny", "prompt": "word " * 1_500_000})
+    assert reply.json()["error"]["param"] == "prompt"
+    assert "at least" in reply.json()["error"]["message"]
+    assert time.monotonic() - started < 3
 
 
 def test_metrics_have_the_names_of_vllm(http: httpx.Client) -> None:
