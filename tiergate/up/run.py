@@ -15,15 +15,12 @@ from tiergate.up.console import Console
 from tiergate.up.data_dir import owned
 from tiergate.up.plan import Plan, Ports, make_plan
 from tiergate.up.ports import LOOPBACK, check_free, free_ports
-from tiergate.up.probes import answers_http
 from tiergate.up.ready import make_ready, ready_block, write_ready
 from tiergate.up.secrets import Secrets, load_secrets, save_secrets
-from tiergate.up.service import PROBE_PAUSE_S, Crashed, Service
+from tiergate.up.service import Crashed, Service
 from tiergate.up.step import run_step
 from tiergate.up.supervisor import Supervisor
 from tiergate.up.valkey import server_binary, write_config
-
-SERVED_WITHIN_S = 30.0
 
 
 class Options(msgspec.Struct, kw_only=True, frozen=True):
@@ -81,17 +78,16 @@ class _Platform:
             await worker.ready.wait()
         try:
             self._secrets = await asyncio.to_thread(self._seed, origin)
+            ready = make_ready(origin, self._secrets)
+            if self._options.json_ready is not None:
+                write_ready(self._options.json_ready, ready)
         except Failure as failure:
-            raise Crashed(f"cannot set up tenants and models: {failure}", 1) from failure
-        await _until_served(self._options.port)
-        ready = make_ready(origin, self._secrets)
-        if self._options.json_ready is not None:
-            write_ready(self._options.json_ready, ready)
+            raise Crashed(str(failure), failure.exit_code) from failure
         self._console.block(ready_block(ready, after_s=time.monotonic() - self._started_at))
 
     def _seed(self, origin: str) -> Secrets:
         from tiergate.admin.client import AdminClient
-        from tiergate.up.seed import ask_worker, seed_models, seed_tenants
+        from tiergate.up.seed import ask_worker, await_replicas, seed_models, seed_tenants
 
         with AdminClient(origin, self._secrets.admin_key) as client:
             kept = seed_tenants(client, self._secrets, base_url=f"{origin}/v1")
@@ -99,6 +95,7 @@ class _Platform:
             urls = [f"http://{LOOPBACK}:{port}" for port in self._ports.workers]
             pairs = zip(self._checkpoints, urls, strict=True)
             seed_models(client, [ask_worker(each, url, worker_key=kept.worker_key) for each, url in pairs])
+            await_replicas(client, urls)
         return kept
 
     def _listen_to_signals(self) -> None:
@@ -125,26 +122,15 @@ def _plan(data_dir: Path, checkpoints: tuple[Checkpoint, ...], ports: Ports, kep
         environment=os.environ,
         num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
-    gateway_settings(None, port=ports.gateway, data_dir=data_dir, key_pepper=kept.key_pepper)
+    settings = gateway_settings(None, port=ports.gateway, data_dir=data_dir, key_pepper=kept.key_pepper)
+    if settings.host not in (LOOPBACK, "localhost", "0.0.0.0"):
+        raise Failure(f"TIERGATE_HOST: up listens on {LOOPBACK} or, with 0.0.0.0, everywhere; not on {settings.host}")
     return plan
 
 
 def _pick_ports(gateway: int, *, num_workers: int) -> Ports:
     valkey, clickhouse, *workers = free_ports(2 + num_workers)
     return Ports(gateway=gateway, valkey=valkey, clickhouse=clickhouse, workers=tuple(workers))
-
-
-async def _until_served(port: int) -> None:
-    """The gateway has seen a worker of each pool. Raises Crashed when that takes too long."""
-    is_ready = answers_http(port, "/ready")
-    try:
-        async with asyncio.timeout(SERVED_WITHIN_S):
-            while True:
-                if await is_ready():
-                    return
-                await asyncio.sleep(PROBE_PAUSE_S)
-    except TimeoutError:
-        raise Crashed(f"the gateway does not see its workers within {SERVED_WITHIN_S:g} s", 1) from None
 
 
 def _forget(path: Path) -> None:

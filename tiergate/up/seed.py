@@ -3,6 +3,7 @@
 Over the admin API, as any administrator would; what is there already stays as it is.
 """
 
+import time
 from collections.abc import Sequence
 
 import httpx
@@ -10,9 +11,13 @@ import msgspec
 
 from router.fleet import SMALL
 from tiergate.admin.client import AdminClient
+from tiergate.failure import Failure
 from tiergate.up.checkpoints import Checkpoint
 from tiergate.up.secrets import Secrets
+from tiergate.up.service import PROBE_PAUSE_S
 
+TIMEOUT_S = 10.0
+SEEN_WITHIN_S = 30.0
 TENANTS = {"enterprise_key": ("acme", "enterprise"), "free_key": ("hobby", "free")}
 # Prompt, cached prompt and completion, a token in 1e-9 dollars.
 _SMALL_PRICE, _LARGE_PRICE = (100, 25, 400), (900, 225, 3600)
@@ -27,12 +32,24 @@ class ServedModel(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def ask_worker(checkpoint: Checkpoint, url: str, *, worker_key: str) -> ServedModel:
-    """The window and the adapters that the worker really has. Raises httpx.HTTPError."""
+    """The window and the adapters that the worker really has. Raises Failure."""
     headers = {"Authorization": f"Bearer {worker_key}"}
-    report = httpx.get(f"{url}/load", headers=headers, timeout=10).raise_for_status().json()
+    try:
+        report = httpx.get(f"{url}/load", headers=headers, timeout=TIMEOUT_S).raise_for_status().json()
+    except httpx.HTTPError as error:
+        raise Failure(f"the worker of {checkpoint.name} does not tell its load: {error}", exit_code=1) from error
     return ServedModel(
         checkpoint=checkpoint, context_window=report["max_model_len"], adapters=tuple(report["adapters"])
     )
+
+
+def await_replicas(client: AdminClient, urls: Sequence[str]) -> None:
+    """Until the gateway sees every worker in good health: their heartbeats tell it. Raises Failure."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while missing := set(urls) - {worker["url"] for worker in client.rows("/workers") if worker["is_healthy"]}:
+        if time.monotonic() > deadline:
+            raise Failure(f"the gateway does not see the worker at {min(missing)}", exit_code=1)
+        time.sleep(PROBE_PAUSE_S)
 
 
 def seed_models(client: AdminClient, served: Sequence[ServedModel]) -> None:
@@ -81,5 +98,8 @@ def _seed_adapters(client: AdminClient, served: Sequence[ServedModel]) -> None:
 
 
 def _is_accepted(key: str, base_url: str) -> bool:
-    answer = httpx.get(f"{base_url}/models", headers={"Authorization": f"Bearer {key}"}, timeout=10)
+    try:
+        answer = httpx.get(f"{base_url}/models", headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S)
+    except httpx.HTTPError as error:
+        raise Failure(f"the gateway does not answer: {error}", exit_code=1) from error
     return answer.status_code != httpx.codes.UNAUTHORIZED
