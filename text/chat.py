@@ -39,7 +39,7 @@ class ChatTemplate:
         template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
         try:
             return template.render(
-                messages=[self._plain_message(message) for message in messages],
+                messages=self._plain_messages(messages),
                 tools=[_plain_tool(tool) for tool in tools] if tools else None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
@@ -48,6 +48,15 @@ class ChatTemplate:
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, RecursionError) as error:
             # The source is the operator's and compiled: what fails here fails on these messages.
             raise ProtocolError(f"the model's chat template refused the messages: {error}", param="messages") from error
+
+    def _plain_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        plain = [self._plain_message(message) for message in messages]
+        # OpenAI's tool messages name only the call; some templates (Hermes, Gemma) want the function's name.
+        names = {call["id"]: call["function"]["name"] for each in plain for call in each.get("tool_calls", ())}
+        for each in plain:
+            if each["role"] == "tool" and each["tool_call_id"] in names:
+                each["name"] = names[each["tool_call_id"]]
+        return plain
 
     def _plain_message(self, message: Message) -> dict[str, Any]:
         role = message.__struct_config__.tag

@@ -107,6 +107,16 @@ def test_tools_and_calls_are_rendered_as_transformers_renders_them() -> None:
     assert ChatTemplate({"default": CHATML}, SPECIAL).render(messages, [WEATHER]) == rendered[0]
 
 
+def test_a_tool_message_carries_the_name_of_its_function() -> None:
+    source = "{% for m in messages %}{{ m.role }}:{{ m.name }};{% endfor %}"
+    messages: list[Message] = [
+        AssistantMessage(tool_calls=[CALL]),
+        ToolMessage(content="sunny", tool_call_id="call_1"),
+        ToolMessage(content="?", tool_call_id="call_2"),
+    ]
+    assert ChatTemplate({"default": source}, SPECIAL).render(messages) == "assistant:;tool:weather;tool:;"
+
+
 def test_a_template_of_its_own_for_tools_is_used_with_tools_only() -> None:
     template = ChatTemplate({"default": "plain", "tool_use": "tools"}, SPECIAL)
     assert (template.render(CHAT), template.render(CHAT, [WEATHER])) == ("plain", "tools")
