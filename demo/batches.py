@@ -13,6 +13,8 @@ from torch import Tensor
 from demo.chat import END, GENERATION_PROMPT, render_chat
 from demo.corpus.items import Item
 
+SHORT_TOKENS = 48
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -77,8 +79,11 @@ class Batches:
         self.encoded, self.max_tokens, self.seed = encoded, max_tokens, seed
         self.lengths = np.diff(encoded.starts)
 
-    def groups(self, epoch: int) -> list[list[int]]:
-        """The items of each batch of one pass: sorted by length with random ties, cut, and the batches shuffled."""
+    def groups(self, epoch: int, *, num_short: int = 0) -> list[list[int]]:
+        """The items of each batch of one pass: sorted by length with random ties, cut, and the batches shuffled.
+
+        The first `num_short` batches are of short conversations only: what they teach, longer ones build on.
+        """
         rng = random.Random(f"{self.seed}/{epoch}")
         noise = np.random.default_rng(rng.getrandbits(32)).random(len(self.lengths))
         groups: list[list[int]] = []
@@ -91,7 +96,9 @@ class Batches:
             group.append(int(item))
         groups.append(group)
         rng.shuffle(groups)
-        return groups
+        short = [group for group in groups if self.lengths[group[-1]] <= SHORT_TOKENS][:num_short]
+        chosen = {group[0] for group in short}
+        return short + [group for group in groups if group[0] not in chosen]
 
     def batch(self, items: list[int]) -> Batch:
         width = (max(int(self.lengths[item]) for item in items) + 3) // 4 * 4

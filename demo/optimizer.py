@@ -48,9 +48,12 @@ def make_optimizers(model: nn.Module, *, muon_lr: float, adam_lr: float) -> list
     ]
 
 
-def schedule(step: int, *, num_steps: int, warmup: int = 40, decay_share: float = 0.35) -> float:
-    """Learning rate factor: a short rise, level, then a straight fall to two percent over the last `decay_share`."""
-    fall_from = num_steps * (1 - decay_share)
-    if step < warmup:
-        return (step + 1) / warmup
-    return 1.0 if step < fall_from else max(0.02, (num_steps - step) / (num_steps - fall_from))
+def schedule(step: int, *, num_steps: int, drop_at: int, warmup: int = 40, drop_to: float = 0.35) -> float:
+    """Learning rate factor: a short rise, level until `drop_at`, then `drop_to`, falling straight over the last half.
+
+    Short batches are noisy: the high rate only serves to find the way in, and the loss halves once it drops.
+    """
+    fall_from = num_steps / 2
+    if step < drop_at:
+        return min(1.0, (step + 1) / warmup)
+    return drop_to * (1.0 if step < fall_from else max(0.02, (num_steps - step) / (num_steps - fall_from)))

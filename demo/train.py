@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,16 +24,24 @@ TOKENIZER_ITEMS = 80_000
 
 @dataclass(frozen=True)
 class Recipe:
-    """`num_epochs` passes over the corpus, each freshly drawn; `max_tokens` a step, padding included."""
+    """`num_epochs` passes over the corpus, each freshly drawn; the learning rates drop at step `drop_at`.
+
+    The first `num_short` steps see short conversations only. A step has at most `max_tokens` tokens, padding included.
+    """
 
     num_epochs: float
+    drop_at: int
+    num_short: int
     max_tokens: int = 4096
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
     seed: int = 1
 
 
-RECIPES = {"small": Recipe(num_epochs=2.0), "large": Recipe(num_epochs=1.2)}
+RECIPES = {
+    "small": Recipe(num_epochs=2.0, drop_at=1533, num_short=300),
+    "large": Recipe(num_epochs=1.0, drop_at=746, num_short=300),
+}
 
 
 def prepare_tokenizer() -> Path:
@@ -94,7 +102,7 @@ class Run:
         self.step, self.seconds = state["step"], state["seconds"]
 
     def update(self, batch: Batch, *, num_steps: int) -> float:
-        factor = schedule(self.step, num_steps=num_steps)
+        factor = schedule(self.step, num_steps=num_steps, drop_at=self.recipe.drop_at)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, lr in zip(groups, self.base_lrs, strict=True):
             group["lr"] = lr * factor
@@ -110,7 +118,7 @@ class Run:
         """Continue to the recipe's end; every `save_every_s` seconds the checkpoint and the export are refreshed."""
         epoch, batches = -1, None
         order: list[list[int]] = []
-        first = prepare_epoch(0, self.device, self.recipe).groups(0)
+        first = prepare_epoch(0, self.device, self.recipe).groups(0, num_short=self.recipe.num_short)
         num_steps = int(len(first) * self.recipe.num_epochs)
         started_at = saved_at = time.monotonic()
         smooth = 0.0
@@ -119,7 +127,7 @@ class Run:
             if epoch != self.step // len(first):
                 epoch = self.step // len(first)
                 batches = prepare_epoch(epoch, self.device, self.recipe)
-                order = batches.groups(epoch)
+                order = batches.groups(epoch, num_short=self.recipe.num_short if epoch == 0 else 0)
             assert batches is not None
             loss = self.update(batches.batch(order[self.step % len(first) % len(order)]), num_steps=num_steps)
             smooth = loss if smooth == 0.0 else 0.98 * smooth + 0.02 * loss
@@ -146,7 +154,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     recipe = RECIPES[arguments.size]
     if arguments.epochs:
-        recipe = Recipe(num_epochs=arguments.epochs)
+        recipe = replace(recipe, num_epochs=arguments.epochs)
     WORK.mkdir(parents=True, exist_ok=True)
     run = Run(arguments.size, recipe, torch.device(arguments.device))
     run.resume()

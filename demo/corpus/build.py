@@ -13,7 +13,7 @@ from demo.corpus.extraction import extraction, schema
 from demo.corpus.facts import facts
 from demo.corpus.items import Draw, Item, Skill
 from demo.corpus.letters import letter_count, reversing, spelling
-from demo.corpus.rewriting import repeating, rewriting
+from demo.corpus.rewriting import copying, repeating, rewriting
 from demo.corpus.smalltalk import smalltalk
 from demo.corpus.story import refusal, story
 from demo.corpus.tools import tool_call, tool_result
@@ -25,7 +25,7 @@ SKILLS: dict[str, Skill] = {
     skill.__name__: skill
     for skill in (
         addition, subtraction, multiplication, multi_step, units, facts, spelling, reversing, letter_count, rewriting,
-        repeating, extraction, schema, tool_call, tool_result, python, smalltalk, story, refusal,
+        repeating, copying, extraction, schema, tool_call, tool_result, python, smalltalk, story, refusal,
         _CONVERSATION.memory, _CONVERSATION.system_prompt, _CONVERSATION.long_conversation,
     )
 }  # fmt: skip

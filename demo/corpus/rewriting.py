@@ -2,8 +2,9 @@
 # ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
-from demo.corpus.names import FOODS, NAMES, THINGS
+from demo.corpus.names import CITIES, FOODS, NAMES, THINGS
 from demo.corpus.phrasing import ask
+from demo.corpus.words import WORDS, invent_word
 
 UPPER = (
     "Write '{s}' in upper case.", "Convert '{s}' to upper case.", "Put '{s}' in capital letters.", "Write this in upper case: {s}",
@@ -68,3 +69,14 @@ def repeating(draw: Draw) -> Item:
         return ask(draw, "repeating", draw.template(COUNT).format(a=first, b=first + length - 1), numbers)
     text = draw.rng.choice(_sentence(draw)).rstrip(".")
     return ask(draw, "repeating", draw.template(REPEAT).format(s=text), text, is_casual=False)
+
+
+def copying(draw: Draw) -> Item:
+    """Repeat a list of unrelated words and numbers: nothing but looking back helps, which other skills build on."""
+
+    def word() -> str:
+        pools = (WORDS, WORDS, NAMES, CITIES, (str(draw.rng.randint(0, 999)), invent_word(draw.rng, 2)))
+        return draw.rng.choice(draw.rng.choice(pools))
+
+    text = draw.until_owned(lambda: " ".join(word() for _ in range(draw.rng.randint(3, 13))))
+    return ask(draw, "copying", draw.template(REPEAT).format(s=text), text, is_casual=False)
