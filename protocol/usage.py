@@ -24,6 +24,7 @@ class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
     user_id: str | None = None
     session_id: str | None = None
     model_version: str
+    """The model's id, and after an `@` the version of its files where the worker tells it."""
     pool: str
     requested_model: str
     route_reason: str

@@ -39,7 +39,7 @@ class Record:
     def note_member(self, member: Member) -> None:
         self.worker_id = member.worker_id
         if member.load is not None:
-            self.model_version = member.load.model_version
+            self.model_version = f"{self.model_id}@{member.load.model_version}"
 
     def note_first_token(self) -> None:
         if self.ttft_ms is None:

@@ -115,7 +115,12 @@ def _breakdown(
 
 
 def _label(value: str | None, names: Mapping[str, str]) -> str:
-    return names.get(value, value) if value else "none"
+    """A name; of a model its id, so that the chart shows its versions as one."""
+    return names.get(value) or model_name(value) if value else "none"
+
+
+def model_name(model_version: str) -> str:
+    return model_version.partition("@")[0]
 
 
 def _measure(row: Mapping[str, Any], metric: Metric) -> int:

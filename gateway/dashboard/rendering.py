@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from gateway.dashboard.numbers import full_count, milliseconds, money, short_count
+from gateway.dashboard.page import model_name
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
@@ -40,7 +41,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        money=money, full_count=full_count, short_count=short_count, milliseconds=milliseconds, clock=_clock
+        money=money,
+        full_count=full_count,
+        short_count=short_count,
+        milliseconds=milliseconds,
+        clock=_clock,
+        model_name=model_name,
+        version=_version,
     )
     return environment
 
@@ -52,3 +59,8 @@ def _css() -> str:
 
 def _clock(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%-d %b %H:%M:%S}"
+
+
+def _version(model_version: str) -> str:
+    """Enough of the version of a model's files to tell two apart."""
+    return model_version.partition("@")[2][:8]
