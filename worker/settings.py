@@ -1,5 +1,6 @@
 """What a worker process is started with: options of the command line over TIERGATE_WORKER_* variables over defaults."""
 
+import ipaddress
 import os
 import types
 import typing
@@ -10,7 +11,6 @@ from typing import Any
 
 _PREFIX = "TIERGATE_WORKER_"
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class SettingsError(Exception):
@@ -54,7 +54,12 @@ class WorkerSettings:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host in _LOOPBACK
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 def load_settings(environment: Mapping[str, str] | None = None, **options: Any) -> WorkerSettings:

@@ -37,6 +37,7 @@ class Engine:
         self._inbox: list[Callable[[], None]] = []
         self._streams: dict[str, TokenStream] = {}
         self._is_stopping = False
+        self.is_broken = False
         self._thread: threading.Thread | None = None
         self._num_discarded = 0
         self.last_step_at = time.monotonic()
@@ -171,10 +172,10 @@ class Engine:
             while self._turn():
                 pass
         except Exception:
-            # A bug of ours outside a step's computation: answer everybody, take nothing more, let /health go stale.
+            # A bug of ours outside a step's computation: answer everybody and take nothing more.
             log.critical("the engine's loop broke", exc_info=True)
             with self._wake:
-                self._is_stopping = True
+                self._is_stopping = self.is_broken = True
             self._loop.outputs = [(request_id, EngineStopped()) for request_id in self._streams]
             self._flush()
 

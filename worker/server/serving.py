@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -18,6 +18,7 @@ log = logging.getLogger("tiergate.worker")
 _KEEP_ALIVE_S = 75
 """Longer than HTTP clients keep idle connections, so that none is closed under a request on its way."""
 _CLOSE_GRACE_S = 2
+_WATCH_S = 1.0
 
 
 async def serve(
@@ -39,11 +40,26 @@ async def serve(
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listener]))
             announcing = loops.create_task(_announce(replica, readiness, heartbeat))
+            watching = loops.create_task(watch(lambda: replica.engine.is_broken))
             await stop.wait()
             await _drain(replica, drain_grace_s)
             server.should_exit = True
             await serving
             announcing.cancel()
+            watching.cancel()
+
+
+class EngineBroken(Exception):
+    """The step loop ended by a bug of ours; only a new process helps."""
+
+
+async def watch(is_broken: Callable[[], bool]) -> None:
+    """Raises EngineBroken, so that the process ends and is restarted instead of refusing everything."""
+    while True:
+        # The flag is set in the engine's thread, so there is nothing here to wait on.
+        if is_broken():
+            raise EngineBroken("the engine's loop broke; see the log")
+        await asyncio.sleep(_WATCH_S)
 
 
 async def _announce(replica: Replica, readiness: Readiness, heartbeat: Heartbeat | None) -> None:
