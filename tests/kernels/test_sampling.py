@@ -40,7 +40,23 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
 def test_top_k_keeps_the_k_likeliest() -> None:
     assert set(draw(LOGITS, top_k=2).tolist()) == {1, 3}
     assert set(draw(LOGITS, top_k=99).tolist()) == {0, 1, 2, 3, 4}
-    assert set(draw(torch.zeros(4), top_k=2).tolist()) == {0, 1}
+
+
+def test_tokens_as_likely_as_the_last_kept_are_kept_too() -> None:
+    assert set(draw(torch.tensor([2.0, 1.0, 1.0, 0.0]), top_k=2).tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("size", [300, 1000])
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.1), (0, 0.9), (0, 0.999), (10, 1.0), (280, 1.0), (290, 0.95)])
+def test_the_cut_is_where_a_whole_sort_puts_it(size: int, top_k: int, top_p: float) -> None:
+    logits = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    ordered, ids = torch.softmax(logits, -1).sort(descending=True)
+    kept = ordered[: top_k or size].double()
+    num_kept = int((kept.cumsum(0) - kept < top_p * kept.sum()).sum())
+    drawn = draw(logits, top_k=top_k, top_p=top_p, n=200_000 // size)
+    assert set(drawn.tolist()) <= set(ids[:num_kept].tolist())
+    low = draw(logits, temperature=20.0, top_k=num_kept, n=20_000)
+    assert set(low.tolist()) == set(ids[:num_kept].tolist())
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
