@@ -73,5 +73,10 @@ class FairQueue:
         if not self._queues[tenant]:
             del self._queues[tenant]
         if len(self._served) > _MAX_REMEMBERED + len(self._queues):
-            # Those below the floor would be lifted to it on their return anyway.
-            self._served = {t: s for t, s in self._served.items() if t in self._queues or s > self._floor}
+            self._forget_the_least_served()
+
+    def _forget_the_least_served(self) -> None:
+        """Of the idle tenants, half: those that would gain least, if they came back, from a fresh start."""
+        idle = sorted(self._served.keys() - self._queues.keys(), key=self._served.__getitem__)
+        for tenant in idle[: len(idle) // 2]:
+            del self._served[tenant]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own.
+    """dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own where the machine
+    multiplies it natively, else float32.
 
     max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs
     full windows need. num_threads: torch's; None for torch's default.

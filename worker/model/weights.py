@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kernels.linear import is_fast
 from worker.model.config import CheckpointError, ModelConfig, read_json
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -73,12 +74,12 @@ def content_version(folder: Path) -> str:
 
 
 def target_dtype(name: str, config: ModelConfig, folder: Path) -> torch.dtype:
-    """The dtype to compute in: `auto` takes the checkpoint's own."""
+    """The dtype to compute in: `auto` takes the checkpoint's own where this machine is fast at it, else float32."""
     chosen = config.dtype if name == "auto" else name
     if chosen not in ("float32", "bfloat16", "float16"):
         raise CheckpointError(folder / "config.json", f"dtype {chosen!r} is not float32, bfloat16 or float16")
     dtype: torch.dtype = getattr(torch, chosen)
-    return dtype
+    return torch.float32 if name == "auto" and not is_fast(dtype) else dtype
 
 
 def _locate(folder: Path) -> dict[str, Path]:
