@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from demo.acceptance import mean_acceptance
 from demo.corpus.build import heldout_items, read_plans
 from demo.corpus.items import Item
 from demo.replies import Reply, ask_all, running_worker, shown_answer
@@ -28,6 +29,7 @@ class Score:
     num_ended: int = 0
     num_styled: int = 0
     mistakes: list[dict[str, str]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     @property
     def num_items(self) -> int:
@@ -50,6 +52,7 @@ def score_replies(items: list[Item], replies: list[Reply], adapter: str | None) 
             score.num_styled += STYLES[adapter].hear(reply.text) is not None
         score.total[item.skill] += 1
         score.right[item.skill] += is_good
+        score.texts.append(reply.written)
         score.num_ended += reply.finish_reason in ("stop", "tool_calls")
         if not is_good:
             question = str(item.prompt[-1]["content"])
@@ -113,6 +116,9 @@ def main() -> None:
         for size in arguments.models:
             scores |= evaluate_model(size, items, arguments.adapters)
     print_scores(Console(), scores)
+    if set(SIZES) <= scores.keys():
+        share = mean_acceptance(DEMO / "models" / "small", items, scores["large"].texts)
+        print(f"small as a draft for large: {share:.1%} of the greedy tokens accepted")
     if arguments.json:
         arguments.json.write_text(
             json.dumps({name: asdict(score) for name, score in scores.items()}, indent=1, ensure_ascii=False)

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from demo.chat import TOOL_CALL, TOOL_CALL_END
 from demo.corpus.items import Item
 
 CONCURRENCY, TIMEOUT_S, MAX_TOKENS = 32, 300.0, 300
@@ -27,6 +28,11 @@ class Reply:
     text: str
     finish_reason: str
     num_tokens: int
+
+    @property
+    def written(self) -> str:
+        """What the model itself wrote, without its end mark."""
+        return f"{TOOL_CALL}\n{self.text}\n{TOOL_CALL_END}" if self.finish_reason == "tool_calls" else self.text
 
 
 async def ask_all(
@@ -91,16 +97,31 @@ def _reply(completion: dict[str, Any]) -> Reply:
 def _shown_call(function: dict[str, Any]) -> str:
     arguments = function["arguments"]
     parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-    return json.dumps({"name": function["name"], "arguments": parsed}, sort_keys=True)
+    return json.dumps({"name": function["name"], "arguments": parsed}, ensure_ascii=False)
 
 
 @contextmanager
-def running_worker(model: Path, *, name: str, adapters: dict[str, Path], deadline_s: float = 120.0) -> Iterator[str]:
+def running_worker(
+    model: Path, *, name: str, adapters: dict[str, Path], dtype: str = "auto", deadline_s: float = 120.0
+) -> Iterator[str]:
     """A worker process on a free port serving `model` as `name`; yields its base URL once it is ready."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tiergate", "worker", "--model", str(model), "--port", str(port), "--name", name]
+    command = [
+        sys.executable,
+        "-m",
+        "tiergate",
+        "worker",
+        "--model",
+        str(model),
+        "--port",
+        str(port),
+        "--name",
+        name,
+        "--dtype",
+        dtype,
+    ]
     for adapter, path in adapters.items():
         command += ["--adapter", f"{adapter}={path}"]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"})
