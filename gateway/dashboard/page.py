@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.dashboard.charts import Axis, Chart, Point, stack
+from gateway.dashboard.names import Names
 from gateway.dashboard.numbers import Format, full_count, money, short_count
 from gateway.dashboard.ranges import Range, window_of
 from gateway.metering.queries import Row, UsageQueries
@@ -58,7 +59,7 @@ async def gather_page(
     metric: Metric,
     *,
     tenant_id: str | None,
-    tenant_names: Mapping[str, str],
+    names: Names,
     now: datetime,
 ) -> Page:
     """`tenant_id` None: all tenants, with a breakdown by tenant. Raises Unavailable."""
@@ -73,8 +74,9 @@ async def gather_page(
             *(_groups(queries, axis, tenant_id=tenant_id, group_by=by, column=column) for _, by, column in groups)
         ),
     )
+    known = {"tenant_id": names.tenants, "adapter_id": names.adapters}
     breakdowns = [
-        _breakdown(title, column, series, rows, axis, metric, names=tenant_names if column == "tenant_id" else {})
+        _breakdown(title, column, series, rows, axis, metric, names=known.get(column, {}))
         for (title, _, column), (series, rows) in zip(groups, found, strict=True)
     ]
     return Page(totals, breakdowns, page.rows)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Request
-from sqlalchemy import select
 from starlette.responses import RedirectResponse, Response
 
 from gateway.dashboard.attempts import FailedLogins
 from gateway.dashboard.cookies import COOKIE, LIFETIME, SessionSigner
+from gateway.dashboard.names import names_for
 from gateway.dashboard.page import DEFAULT_METRIC, METRICS, Page, gather_page
 from gateway.dashboard.ranges import DEFAULT_RANGE, RANGES
 from gateway.dashboard.rendering import render, stylesheet
@@ -19,8 +19,6 @@ from gateway.dependencies import ServicesDep
 from gateway.errors import Forbidden, Unauthenticated, Unavailable
 from gateway.identity import utc_now
 from gateway.principal import Principal
-from gateway.services import Services
-from gateway.tenants.models import Tenant
 
 _HOME, _LOGIN = "/dashboard", "/dashboard/login"
 _MAX_FORM_BYTES = 8192
@@ -56,13 +54,11 @@ class _Views:
         if visit is None or principal is None:
             return _to(_LOGIN, forget=visit is not None)
         chosen, measure = RANGES.get(range, RANGES[DEFAULT_RANGE]), METRICS.get(metric, METRICS[DEFAULT_METRIC])
-        names = await _tenant_names(services, principal)
-        tenant_id = _shown_tenant(principal, tenant, names)
+        names = await names_for(services.sessions, principal)
+        tenant_id = _shown_tenant(principal, tenant, names.tenants)
         page: Page | None = None
         try:
-            page = await gather_page(
-                services.usage, chosen, measure, tenant_id=tenant_id, tenant_names=names, now=utc_now()
-            )
+            page = await gather_page(services.usage, chosen, measure, tenant_id=tenant_id, names=names, now=utc_now())
         except Unavailable as error:
             problem, status = error.message, error.status
         else:
@@ -77,7 +73,7 @@ class _Views:
             metric=measure,
             ranges=RANGES.values(),
             metrics=METRICS.values(),
-            tenant_names=names,
+            names=names,
             tenant_id=tenant_id,
             form_token=self._signer.form_token(visit),
         )
@@ -124,15 +120,6 @@ class _Views:
             secure=request.url.scheme == "https",
         )
         return response
-
-
-async def _tenant_names(services: Services, principal: Principal) -> Mapping[str, str]:
-    """Names are shown to platform administrators only; everybody else knows their own."""
-    if not principal.is_platform_admin:
-        return {str(principal.tenant_id): principal.tenant_name}
-    async with services.sessions() as session:
-        rows = (await session.execute(select(Tenant.id, Tenant.name).order_by(Tenant.name))).all()
-    return {str(tenant_id): name for tenant_id, name in rows}
 
 
 def _shown_tenant(principal: Principal, asked: str, names: Mapping[str, str]) -> str | None:

@@ -21,13 +21,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 tenant_id=str(tenant.id),
                 key_id=str(tenant.key_id),
                 model_version=model,
-                adapter_id=adapter,
+                adapter_id=str(tenant.adapter_id),
+                user_id="<script>",
+                requested_model="<script>",
                 cost_nanousd=cost,
                 timestamp=utc_now(),
             )
-            for tenant, model, adapter, cost, count in (
-                (running.acme, "the-small-model", "pirate", 10**9, 3),
-                (running.hobby, "the-large-model", "<script>", 10**10, 2),
+            for tenant, model, cost, count in (
+                (running.acme, "the-small-model@0123456789", 10**9, 3),
+                (running.hobby, "the-large-model@0123456789", 10**10, 2),
             )
             for i in range(count)
         ]

@@ -13,6 +13,8 @@ from uuid import UUID
 import uvicorn
 from fastapi import FastAPI
 
+from gateway.adapters.schemas import AdapterDraft
+from gateway.adapters.service import create_adapter
 from gateway.dashboard.routes import dashboard_router
 from gateway.database import open_sessions
 from gateway.identity import utc_now
@@ -21,12 +23,15 @@ from gateway.keys.schemas import KeyDraft
 from gateway.keys.service import bootstrap_admin_key, create_key, revoke_key
 from gateway.metering.queries import UsageQueries
 from gateway.metering.routes import admin_router, router
+from gateway.models.schemas import ModelDraft
+from gateway.models.service import declare_model
 from gateway.principal import Principal
 from gateway.rendering import install_error_handlers
 from gateway.tenants.schemas import TenantDraft
 from gateway.tenants.service import create_tenant
 from migrations.run import migrate
 
+MODEL = "a-model"
 PEPPER = "a pepper for tests"
 ADMIN_KEY = "tg-adminkey-0123456789abcdef0123456789abcdef"
 
@@ -36,6 +41,8 @@ class Tenant:
     id: UUID
     key_id: UUID
     key: str
+    adapter_id: UUID
+    """Its own, named after it."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +108,13 @@ async def _seed(database_url: str) -> list[Tenant]:
     async with open_sessions(database_url) as sessions:
         await bootstrap_admin_key(sessions, ADMIN_KEY, pepper=PEPPER, now=utc_now())
         admin: Principal = await Keyring(sessions, pepper=PEPPER).authenticate_key(ADMIN_KEY)
+        model = ModelDraft(id=MODEL, pool="small", context_window=1024)
+        await declare_model(sessions, None, model, now=utc_now())
         for name, tier in (("acme", "enterprise"), ("hobby <b>", "free")):
             tenant = await create_tenant(sessions, admin, TenantDraft(name=name, tier=tier), now=utc_now())
             draft = KeyDraft(tenant_id=tenant.id, name="test", scopes=["inference"])
             key, secret = await create_key(sessions, admin, draft, pepper=PEPPER, now=utc_now())
-            tenants.append(Tenant(tenant.id, key.id, secret))
+            adapter = AdapterDraft(tenant_id=tenant.id, name=f"voice-of-{tier}", variants={MODEL: "voice"})
+            made = await create_adapter(sessions, admin, adapter, now=utc_now())
+            tenants.append(Tenant(tenant.id, key.id, secret, made.id))
     return tenants

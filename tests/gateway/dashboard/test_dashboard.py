@@ -32,6 +32,7 @@ def test_a_tenant_sees_its_own_and_nothing_of_another(site: Site) -> None:
         for path in ("/dashboard", f"/dashboard?tenant={site.hobby.id}", "/dashboard?metric=cost_nanousd&range=30d"):
             page = browser.get(path).text
             assert "the-small-model" in page and "acme" in page and "$3.00" in page
+            assert "voice-of-enterprise" in page and "voice-of-free" not in page
             assert "the-large-model" not in page and "hobby" not in page and str(site.hobby.id) not in page
 
 
@@ -42,6 +43,7 @@ def test_a_platform_admin_sees_all_tenants_by_name_and_each_alone(site: Site) ->
         assert "$23.00" in page and "acme" in page and "hobby &lt;b&gt;" in page
         alone = browser.get(f"/dashboard?tenant={site.hobby.id}").text
         assert "the-large-model" in alone and "the-small-model" not in alone and "$20.00" in alone
+        assert "voice-of-free" in alone
 
 
 @pytest.mark.parametrize("metric", ["requests", "tokens", "cost_nanousd", "nonsense"])
