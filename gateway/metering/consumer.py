@@ -9,6 +9,7 @@ import logging
 import signal
 import sqlite3
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,7 @@ BATCH = 5000
 POLL_S = 0.2
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
+_FAILURES_TO_REPORT = 10
 _PATIENCE_S = 2.0
 """ClickHouse may start a moment later than we do; away for longer is worth a line."""
 
@@ -54,6 +56,8 @@ class Consumer:
         self._data_dir = data_dir
         self._store = store
         self._batch = batch
+        self._failures: Counter[Path] = Counter()
+        """Rounds in a row in which a folder could not be read."""
 
     def run(self, stop: threading.Event) -> None:
         """Ship until `stop` is set; while ClickHouse is away, try again at growing intervals."""
@@ -77,19 +81,24 @@ class Consumer:
         return sum(self._ship_folder(path) for path in list_folders(self._data_dir))
 
     def _ship_folder(self, path: Path) -> int:
-        orphan = take_orphan(path)
         try:
-            if orphan is not None:
-                return self._ship_orphan(orphan)
-            journal = Journal.open(path, must_exist=True)
-            try:
-                return self._ship_journal(journal)
-            finally:
-                journal.close()
-        except sqlite3.Error as error:
-            # A gateway that is just starting or stopping; or a disk that fails, which the next round meets again.
-            _log.debug("cannot read %s: %s", path, error)
+            orphan = take_orphan(path)
+            num_shipped = self._ship_orphan(orphan) if orphan is not None else self._ship_live(path)
+        except (sqlite3.Error, OSError) as error:
+            # Once or twice: a gateway that is just starting or stopping. More often: a disk or a permission.
+            self._failures[path] += 1
+            if self._failures[path] == _FAILURES_TO_REPORT:
+                _log.warning("cannot ship the usage in %s, still trying: %s", path, error)
             return 0
+        self._failures.pop(path, None)
+        return num_shipped
+
+    def _ship_live(self, path: Path) -> int:
+        journal = Journal.open(path, must_exist=True)
+        try:
+            return self._ship_journal(journal)
+        finally:
+            journal.close()
 
     def _ship_orphan(self, folder: OwnedFolder) -> int:
         is_empty = False

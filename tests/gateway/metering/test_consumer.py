@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -120,6 +120,40 @@ async def test_a_replayed_event_is_one_row(tmp_path: Path, store: UsageStore, cl
     assert [event.request_id for event in fetch_events(clickhouse_url)] == ["r1", "r2"]
 
 
+class Crash(BaseException):
+    """The end of the process at a chosen point."""
+
+
+class CrashingStore(UsageStore):
+    """Dies right before or right after ClickHouse has the rows."""
+
+    def __init__(self, url: str, *, after: bool) -> None:
+        super().__init__(url)
+        self._after = after
+
+    def insert(self, events: Sequence[UsageEvent]) -> None:
+        if self._after:
+            super().insert(events)
+        raise Crash
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("is_alive", [False, True])
+async def test_a_crash_around_the_acknowledgement_neither_loses_nor_doubles(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str, *, after: bool, is_alive: bool
+) -> None:
+    async with AsyncExitStack() as stack:
+        outbox = await stack.enter_async_context(Outbox(tmp_path, "one"))
+        await outbox.close(make_event("r1"))
+        if not is_alive:
+            await stack.aclose()
+        with closing(CrashingStore(clickhouse_url, after=after)) as crashing, pytest.raises(Crash):
+            Consumer(tmp_path, crashing).ship()
+        assert len(fetch_events(clickhouse_url)) == (1 if after else 0)
+        assert Consumer(tmp_path, store).ship() == 1
+        assert fetch_events(clickhouse_url) == [make_event("r1")]
+
+
 @pytest.mark.parametrize("order", [("lost", "ok"), ("ok", "lost")])
 async def test_a_final_verdict_counts_more_than_a_lost_one(
     tmp_path: Path, store: UsageStore, clickhouse_url: str, order: list[str]
@@ -228,3 +262,10 @@ def test_kill_9_of_every_process_in_turn_leaves_exactly_one_row_an_event(tmp_pat
 def test_a_consumer_without_a_url_says_so(tmp_path: Path) -> None:
     with consumer_process(tmp_path, "") as process:
         assert process.wait(timeout=DEADLINE_S) == 2
+
+
+def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path, store: UsageStore) -> None:
+    (tmp_path / "outbox" / "broken" / "owner.lock").mkdir(parents=True)
+    asyncio.run(close_events(tmp_path, make_event("r1"), incarnation="fine"))
+    consumer = Consumer(tmp_path, store)
+    assert [consumer.ship() for _ in range(3)] == [1, 0, 0]
