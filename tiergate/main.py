@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -18,6 +19,7 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
+    app.callback()(_options)
     for command in (up.up, gateway.gateway, worker.worker, consumer.consumer, clickhouse.clickhouse, migrate.migrate):
         app.command(rich_help_panel="Run")(command)
     app.command(rich_help_panel="Use")(chat.chat)
@@ -25,6 +27,22 @@ def make_app() -> typer.Typer:
     for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app):
         app.add_typer(group, rich_help_panel="Administer a running platform")
     return app
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tiergate {version('tiergate')}")
+        raise typer.Exit()
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Self-hosted, multi-tenant LLM API platform."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -113,6 +113,15 @@ def test_nobody_there_is_one_line_and_code_1() -> None:
     assert "127.0.0.1:1" in refusal("chat", "hello", "--base-url", "http://127.0.0.1:1/v1", exit_code=1)
 
 
+def test_a_key_or_an_address_that_cannot_be_one_is_one_line() -> None:
+    assert "--api-key" in refusal("chat", "hello", "--api-key", "schlüssel")
+    assert "--base-url" in refusal("tenant", "list", "--admin-key", "k", "--base-url", "http://x:y")
+
+
+def test_the_version_is_shown() -> None:
+    assert tiergate("--version").stdout.startswith("tiergate ")
+
+
 def _free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

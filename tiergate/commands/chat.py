@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import httpx
 
 Message = dict[str, Any]
+TIMEOUT_S = 600.0
+"""Between two events; a request may wait for its turn."""
 
 
 def chat(
@@ -33,14 +35,17 @@ def chat(
     fields = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
     body = {name: value for name, value in fields.items() if value is not None}
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    with httpx.Client(base_url=f"{base_url.rstrip('/').removesuffix('/v1')}/v1", headers=headers, timeout=600) as http:
-        try:
+    origin = base_url.rstrip("/").removesuffix("/v1")
+    try:
+        with httpx.Client(base_url=f"{origin}/v1", headers=headers, timeout=TIMEOUT_S) as http:
             for question in _questions(prompt):
                 messages.append({"role": "user", "content": question})
                 answer = _answer(http, {**body, "messages": messages, "stream": True})
                 messages.append({"role": "assistant", "content": answer})
-        except httpx.HTTPError as error:
-            raise Failure(f"{base_url} does not answer: {error or type(error).__name__}", exit_code=1) from error
+    except httpx.HTTPError as error:
+        raise Failure(f"{base_url} does not answer: {error or type(error).__name__}", exit_code=1) from error
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
+        raise Failure(f"--base-url or --api-key cannot be used: {error}") from error
 
 
 def _questions(prompt: str | None) -> Iterator[str]:
