@@ -12,7 +12,7 @@ from gateway.dashboard.numbers import Format
 MAX_SERIES = 7
 OTHERS = "others"
 WIDTH, HEIGHT = 960, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 8, 12, 28
+LEFT, RIGHT, TOP, BOTTOM = 64, 8, 12, 32
 _NUM_TICKS = 4
 _DAY_S = 24 * 3600
 
