@@ -13,7 +13,7 @@ from protocol.messages import ToolCall
 from worker.engine.errors import EngineError
 from worker.server.answer import Answer, Piece
 from worker.server.body import read_body
-from worker.server.call import read_call
+from worker.server.call import Call, read_call
 from worker.server.chunks import encode_whole
 from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.errors import error_response
@@ -48,13 +48,17 @@ class CompletionsEndpoint:
         replica.check_accepting()
         body = await read_body(request, max_bytes=replica.max_body_bytes)
         call = read_call(request.headers, has_key=replica.api_key is not None)
+        await until_disconnect(receive, self._answer(body, call, send))
+
+    async def _answer(self, body: bytes, call: Call, send: Send) -> None:
+        replica = self._replica
         if len(body) > _INLINE_BYTES:
             job = await asyncio.to_thread(make_job, replica, body, call, is_chat=self._is_chat)
         else:
             job = make_job(replica, body, call, is_chat=self._is_chat)
         answer = Answer(replica, job)
         try:
-            await until_disconnect(receive, (_stream if job.is_stream else _whole)(job, answer, send))
+            await (_stream if job.is_stream else _whole)(job, answer, send)
         finally:
             answer.close()
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,7 @@ class Metrics:
 
     def __init__(self, engine: "Engine", model_name: str) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._registry.register(_EngineCollector(engine, model_name))
         self.first_token_s = self._histogram("time_to_first_token_seconds", "arrival to first token", model_name)
         self.inter_token_s = self._histogram(

@@ -1,0 +1,44 @@
+"""Many long requests that are given up cost nothing more."""
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+
+from tests.worker.server.running import RunningWorker
+
+NUM_REQUESTS = 100
+DEADLINE_S = 20
+"""Generous for a machine that is busy otherwise; computing what was given up would take minutes."""
+
+
+async def test_after_many_abandoned_requests_a_normal_one_is_answered_soon(worker: RunningWorker) -> None:
+    url, report = f"{worker.base_url}/completions", worker.replica.engine.report
+    generated = report().completion_tokens_total
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def ask(i: int) -> None:
+            # Every prompt is another one, so that none is in the cache; the text ones are tokenised in a thread.
+            prompt: object = [3 + i] * 8000 if i % 2 else f"{i} fox" * 2500
+            body = {"model": "tiny", "prompt": prompt, "max_tokens": 100, "stream": i % 4 < 2}
+            async with session.post(url, json=body) as reply:
+                await reply.read()
+
+        tasks = [asyncio.ensure_future(ask(i)) for i in range(NUM_REQUESTS)]
+        await wait_until(lambda: report().num_running > 0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(DEADLINE_S):
+            async with session.post(url, json={"model": "tiny", "prompt": "Hi", "max_tokens": 5}) as reply:
+                assert reply.status == 200
+    await wait_until(lambda: report().num_free_blocks == report().num_blocks)
+    assert report().completion_tokens_total - generated < NUM_REQUESTS
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)
