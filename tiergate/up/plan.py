@@ -16,6 +16,8 @@ from tiergate.up.valkey import redis_url
 
 GATEWAY_STOP_S = 40.0
 """More than the gateway's own drain, so that streams end by themselves."""
+LOADED_WITHIN_S = 1800.0
+"""A large checkpoint on a slow disk takes its time."""
 
 
 class Ports(msgspec.Struct, kw_only=True, frozen=True):
@@ -94,6 +96,7 @@ def _worker(checkpoint: Checkpoint, port: int, *, env: Mapping[str, str], num_th
         argv=_tiergate("worker", *arguments, *adapters),
         env=env,
         probe=answers_http(port, "/ready"),
+        ready_within_s=LOADED_WITHIN_S,
     )
 
 

@@ -11,18 +11,15 @@ from tiergate.failure import BAD_INPUT
 from tiergate.up.child import Child
 from tiergate.up.console import Console
 from tiergate.up.probes import Probe
+from tiergate.up.restarts import Restarts
 
 PROBE_PAUSE_S = 0.05
-READY_WITHIN_S = 120.0
-QUICK_DEATH_S = 10.0
-"""A process that dies sooner after its start counts towards a crash loop."""
-MAX_QUICK_DEATHS = 5
-_FIRST_PAUSE_S = 0.25
 
 
 class Spec(msgspec.Struct, kw_only=True, frozen=True):
-    """probe None: ready as soon as it runs. stop_within_s: after SIGTERM, before it is killed.
+    """probe None: ready as soon as it runs. One that is not ready in time is killed and started again.
 
+    stop_within_s: after SIGTERM, before it is killed.
     muted: lines that contain one of these are advice to somebody else, and not shown.
     """
 
@@ -30,6 +27,7 @@ class Spec(msgspec.Struct, kw_only=True, frozen=True):
     argv: tuple[str, ...]
     env: Mapping[str, str]
     probe: Probe | None = None
+    ready_within_s: float = 120.0
     stop_within_s: float = 10.0
     muted: tuple[str, ...] = ()
 
@@ -51,7 +49,7 @@ class Service:
         self._ended = asyncio.Event()
         self._child: Child | None = None
         self._last_line = ""
-        self._was_proven = False
+        self._became_ready = False
 
     @property
     def pid(self) -> int | None:
@@ -59,17 +57,17 @@ class Service:
 
     async def run(self) -> None:
         """Keep it running until `stop`. Raises Crashed when it cannot be kept."""
-        num_quick_deaths = 0
+        restarts = Restarts(has_probe=self.spec.probe is not None)
         try:
             while not self._stopping.is_set():
                 started_at = time.monotonic()
                 status = await self._run_once()
                 if self._stopping.is_set():
                     return
-                is_quick = time.monotonic() - started_at < QUICK_DEATH_S
-                num_quick_deaths = num_quick_deaths + 1 if is_quick else 1
-                self._check(status, num_quick_deaths)
-                await self._pause(status, _FIRST_PAUSE_S * 2 ** (num_quick_deaths - 1))
+                lived_s = time.monotonic() - started_at
+                restarts.note(status, lived_s=lived_s, became_ready=self._became_ready)
+                self._check(status, restarts)
+                await self._pause(status, restarts.pause_s)
         finally:
             self.kill()
             self._ended.set()
@@ -98,7 +96,7 @@ class Service:
             child = await Child.start(self.spec.argv, self.spec.env)
         except OSError as error:
             raise Crashed(f"{self.spec.name} cannot be started: {error}", 1) from error
-        self._child = child
+        self._child, self._became_ready = child, False
         if self._stopping.is_set():
             child.signal(signal.SIGTERM)
         async with asyncio.TaskGroup() as group:
@@ -121,21 +119,21 @@ class Service:
         started_at = time.monotonic()
         while self.spec.probe is not None and not await self.spec.probe():
             await asyncio.sleep(PROBE_PAUSE_S)
-            if time.monotonic() - started_at > READY_WITHIN_S and self._child is not None:
-                self._last_line = f"not ready within {READY_WITHIN_S:g} s"
+            if time.monotonic() - started_at > self.spec.ready_within_s and self._child is not None:
+                self._last_line = f"not ready within {self.spec.ready_within_s:g} s"
                 self._child.signal(signal.SIGKILL)
                 return
-        self._was_proven = self.spec.probe is not None
+        self._became_ready = True
         self.ready.set()
         self._console.say(f"{self.spec.name} is ready after {time.monotonic() - started_at:.1f} s")
 
-    def _check(self, status: int, num_quick_deaths: int) -> None:
-        """Whether another try makes sense. Exit code 2 is bad input, which stays bad."""
-        if status == BAD_INPUT and not self._was_proven:
+    def _check(self, status: int, restarts: Restarts) -> None:
+        """Raises Crashed when another try makes no sense."""
+        if restarts.is_bad_input(status, code=BAD_INPUT):
             raise Crashed(self._last_line or f"{self.spec.name} refused its options", BAD_INPUT)
-        if num_quick_deaths >= MAX_QUICK_DEATHS:
+        if restarts.is_hopeless:
             why = self._last_line or describe(status)
-            raise Crashed(f"{self.spec.name} died {num_quick_deaths} times in a row: {why}", 1)
+            raise Crashed(f"{self.spec.name} died {restarts.num_failed_starts} times in a row: {why}", 1)
 
     async def _pause(self, status: int, pause_s: float) -> None:
         self._console.say(f"{self.spec.name} died ({describe(status)}); starting it again in {pause_s:g} s")

@@ -47,8 +47,8 @@ async def test_everything_stops_in_reverse_order() -> None:
     lines = Lines()
     supervisor = Supervisor(lines)
     says_bye = (
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(0)))\n"
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), os._exit(0)))\n"
         "print('up and running', flush=True)\n"
         "time.sleep(600)"
     )
@@ -82,6 +82,19 @@ async def test_a_second_request_to_stop_waits_for_nobody() -> None:
         supervisor.request_stop()
         await lines.until("stopping stubborn")
         supervisor.kill()
+
+
+async def test_a_process_that_does_not_become_ready_is_started_again() -> None:
+    async def never() -> bool:
+        return False
+
+    lines = Lines()
+    supervisor = Supervisor(lines)
+    service = supervisor.add(msgspec.structs.replace(python("slow", SLEEPS, probe=never), ready_within_s=0.5))
+    async with running(supervisor):
+        await lines.until("slow died (signal SIGKILL)")
+        await lines.until("up and running", times=2)
+        assert not service.ready.is_set()
 
 
 async def test_muted_lines_are_not_shown() -> None:
