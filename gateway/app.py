@@ -20,7 +20,7 @@ from gateway.catalog import CatalogCache
 from gateway.completions.asked import CHAT_PATH, TEXT_PATH
 from gateway.completions.handler import CompletionsEndpoint
 from gateway.dashboard.routes import dashboard_router
-from gateway.database import Sessions, open_sessions
+from gateway.database import Sessions, check_exists, open_sessions
 from gateway.identity import utc_now
 from gateway.keys.keyring import Keyring
 from gateway.keys.routes import router as keys_router
@@ -159,6 +159,7 @@ def _admin_router() -> APIRouter:
 async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catalog: CatalogCache) -> None:
     """The first key of a new database, and the models that the configuration declares."""
     try:
+        check_exists(settings.sql_url)
         await catalog.reload()
         if settings.bootstrap_admin_key is not None:
             await bootstrap_admin_key(

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import DateTime, Dialect, MetaData, TypeDecorator, event
@@ -47,6 +48,13 @@ def async_url(database_url: str) -> str:
     url = make_url(database_url)
     drivers = {"postgresql": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
     return url.set(drivername=drivers.get(url.drivername, url.drivername)).render_as_string(hide_password=False)
+
+
+def check_exists(database_url: str) -> None:
+    """Raises FileNotFoundError for a SQLite file that is not there, which connecting would make, empty."""
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
+        raise FileNotFoundError(f"there is no file {url.database}")
 
 
 def make_engine(database_url: str) -> AsyncEngine:

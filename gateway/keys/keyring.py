@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -39,8 +39,9 @@ class _Entry:
 
 
 class Keyring:
-    def __init__(self, sessions: Sessions, *, pepper: str) -> None:
+    def __init__(self, sessions: Sessions, *, pepper: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._sessions = sessions
+        self._clock = clock
         self._pepper = pepper
         self._entries: dict[str, _Entry] = {}
         self._misses: dict[str, float] = {}
@@ -69,7 +70,7 @@ class Keyring:
     async def refresh_forever(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            self._drop_idle(time.monotonic())
+            self._drop_idle(self._clock())
             prefixes = list(self._entries)
             for start in range(0, len(prefixes), _BATCH):
                 try:
@@ -78,7 +79,7 @@ class Keyring:
                     _log.warning("cannot read keys, known ones keep working for a while: %s", error)
 
     async def _entry(self, prefix: str) -> _Entry | None:
-        now = time.monotonic()
+        now = self._clock()
         entry = self._entries.get(prefix)
         if entry is not None and now - entry.read_at < FRESH_S:
             entry.used_at = now
@@ -94,7 +95,7 @@ class Keyring:
         return self._entries.get(prefix)
 
     async def _load(self, prefixes: Collection[str]) -> None:
-        asked_at = time.monotonic()
+        asked_at = self._clock()
         async with asyncio.timeout(QUERY_DEADLINE_S), self._sessions() as session:
             rows = (await session.execute(live_keys(prefixes))).all()
         found = set()

@@ -70,6 +70,11 @@ def make_settings(folder: Path, redis_url: str, **fields: Any) -> GatewaySetting
     return GatewaySettings(**(given | fields))
 
 
+def copy_database(path: Path) -> None:
+    """A fresh, migrated database. Not on an event loop's thread: Alembic starts a loop of its own."""
+    shutil.copyfile(_migrated(), path)
+
+
 @functools.cache
 def _migrated() -> Path:
     """A fresh database, migrated once for all tests of this process."""
@@ -83,7 +88,7 @@ def _migrated() -> Path:
 async def running_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     if settings.database_url == "":
-        shutil.copyfile(await asyncio.to_thread(_migrated), settings.data_dir / "tiergate.db")
+        await asyncio.to_thread(copy_database, settings.data_dir / "tiergate.db")
     listener = bind(settings)
     started: asyncio.Future[tuple[uvicorn.Server, Services]] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:

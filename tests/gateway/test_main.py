@@ -1,0 +1,103 @@
+"""The process: what stops its start is one line and code 2; SIGTERM ends it with 0."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.gateway.serving import ADMIN_KEY, copy_database
+from tests.gateway.valkey import ValkeyProcess, free_port
+
+DEADLINE_S = 60
+
+
+def start(folder: Path, **variables: str) -> "subprocess.Popen[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TIERGATE_")}
+    given = {"TIERGATE_KEY_PEPPER": "p" * 16, "TIERGATE_DATA_DIR": str(folder / "data")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tiergate", "gateway"],
+        env=clean | given | variables,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def refusal(folder: Path, **variables: str) -> str:
+    """The one line that a start ends with."""
+    process = start(folder, **variables)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2, output
+    [line] = output.strip().splitlines()
+    return line
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    with taken_port() as port:
+        assert "TIERGATE_PORT" in refusal(tmp_path, TIERGATE_PORT=str(port))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIERGATE_PORT", "abc"),
+        ("TIERGATE_REDIS_URL", "nonsense"),
+        ("TIERGATE_KEY_PEPPER", "short"),
+        ("TIERGATE_DATA_DIR", "/dev/null/data"),
+        ("TIERGATE_DATABASE_URL", "sqlite:////nowhere/at/all.db"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_it(tmp_path: Path, name: str, value: str) -> None:
+    assert name in refusal(tmp_path, **{"TIERGATE_PORT": "0", name: value})
+
+
+def test_a_database_without_tables_is_told(tmp_path: Path) -> None:
+    assert "tiergate migrate" in refusal(tmp_path, TIERGATE_PORT="0")
+
+
+def test_sigterm_ends_it_and_leaves_no_outbox(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    (tmp_path / "data").mkdir()
+    copy_database(tmp_path / "data" / "tiergate.db")
+    port = free_port()
+    process = start(
+        tmp_path,
+        TIERGATE_PORT=str(port),
+        TIERGATE_REDIS_URL=valkey.url,
+        TIERGATE_BOOTSTRAP_ADMIN_KEY=ADMIN_KEY,
+    )
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not answers(port):
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, output
+    finally:
+        process.kill()
+        process.wait()
+    assert [path for path in (tmp_path / "data" / "outbox").iterdir() if path.is_dir()] == []
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
