@@ -12,6 +12,7 @@ from worker.engine.prefix_cache import chain_digest
 from worker.engine.sequence import Chunk, Sequence
 
 NUM_CLASSES = 4
+_MAX_STALE_DEADLINES = 1000
 
 
 class Scheduler:
@@ -26,7 +27,7 @@ class Scheduler:
         self._waiting = [FairQueue() for _ in range(NUM_CLASSES)]
         self._running: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._deadlines: list[tuple[float, int, str]] = []
         self._next_order = 0
 
     @property
@@ -52,7 +53,9 @@ class Scheduler:
         self._live[request.request_id] = sequence
         self._waiting[request.priority].push(sequence)
         if request.deadline_at is not None:
-            heapq.heappush(self._deadlines, (request.deadline_at, sequence.order, sequence))
+            heapq.heappush(self._deadlines, (request.deadline_at, sequence.order, request.request_id))
+            if len(self._deadlines) > 2 * len(self._live) + _MAX_STALE_DEADLINES:
+                self._drop_stale_deadlines()
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a finished, failed or aborted sequence and free its blocks at once."""
@@ -67,14 +70,15 @@ class Scheduler:
         """Live sequences whose deadline has passed; the caller removes them."""
         found = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, sequence = heapq.heappop(self._deadlines)
-            if self._live.get(sequence.request.request_id) is sequence:
+            sequence = self._owner(heapq.heappop(self._deadlines))
+            if sequence is not None:
                 found.append(sequence)
         return found
 
     def schedule(self, now: float) -> list[Chunk]:
         """The next step's work, blocks provided; empty when there is nothing to do."""
         self._provide_decode_blocks()
+        self._yield_to_a_higher_class()
         budget = self.max_batched_tokens
         chunks: list[Chunk] = []
         for sequence in self._running:
@@ -85,7 +89,7 @@ class Scheduler:
             if sequence.num_uncomputed > 1 and budget > 0:
                 chunks.append(Chunk(sequence, min(sequence.num_uncomputed, budget)))
                 budget -= chunks[-1].num_tokens
-        while budget > 0 and len(self._running) < self.max_num_seqs and self._admit(now):
+        while budget > 0 and self._admit(now):
             sequence = self._running[-1]
             chunks.append(Chunk(sequence, min(sequence.num_uncomputed, budget)))
             budget -= chunks[-1].num_tokens
@@ -126,19 +130,14 @@ class Scheduler:
 
     def _admit(self, now: float) -> bool:
         """Move the next waiting sequence to the running, with the blocks of all its tokens; False when none fits."""
-        queue = next((queue for queue in self._waiting if len(queue)), None)
-        if queue is None:
+        sequence = self._next_waiting()
+        if sequence is None:
             return False
-        sequence = queue.peek()
-        self._extend_digests(sequence)
-        # At least one token must be computed, to have logits to sample from.
-        reusable = (len(sequence.token_ids) - 1) // BLOCK_SIZE
-        cached = self.pool.find(sequence.block_digests[:reusable])
+        cached = self._find_cached(sequence)
+        if not self._fits(sequence, cached):
+            return False
         missing = blocks_needed(len(sequence.token_ids)) - len(cached)
-        # One spare block for each that runs: admitting into the last blocks would only preempt again.
-        if missing + len(self._running) > self.pool.num_free - self.pool.num_free_of(cached):
-            return False
-        queue.pop()
+        self._waiting[sequence.request.priority].pop()
         self.pool.share(cached)
         sequence.block_ids = cached + self.pool.allocate(missing)
         sequence.num_named = len(cached)
@@ -149,12 +148,50 @@ class Scheduler:
         self._running.append(sequence)
         return True
 
+    def _next_waiting(self) -> Sequence | None:
+        return next((queue.peek() for queue in self._waiting if len(queue)), None)
+
+    def _find_cached(self, sequence: Sequence) -> list[int]:
+        """The cached blocks that its tokens begin with; at least one token is left, to have logits to sample from."""
+        self._extend_digests(sequence)
+        return self.pool.find(sequence.block_digests[: (len(sequence.token_ids) - 1) // BLOCK_SIZE])
+
+    def _fits(self, sequence: Sequence, cached: list[int]) -> bool:
+        if len(self._running) >= self.max_num_seqs:
+            return False
+        missing = blocks_needed(len(sequence.token_ids)) - len(cached)
+        # One spare block for each that runs: admitting into the last blocks would only preempt again.
+        return missing + len(self._running) <= self.pool.num_free - self.pool.num_free_of(cached)
+
+    def _yield_to_a_higher_class(self) -> None:
+        """When the next to be admitted finds no slot or no blocks, running ones of lower classes make room."""
+        sequence = self._next_waiting()
+        if sequence is None:
+            return
+        lower = [each for each in self._running if each.request.priority > sequence.request.priority]
+        obtainable = self.pool.num_free + sum(len(each.block_ids) for each in lower)
+        num_staying = len(self._running) - len(lower)
+        if blocks_needed(len(sequence.token_ids)) + num_staying > obtainable:
+            return
+        while lower and not self._fits(sequence, self._find_cached(sequence)):
+            self._preempt(lower.pop())
+
     def _preempt(self, sequence: Sequence) -> None:
         """Take its blocks; on its return it is recomputed, cached blocks excepted."""
         self.num_preemptions += 1
         self._running.remove(sequence)
         self._release(sequence)
         self._waiting[sequence.request.priority].push_front(sequence)
+
+    def _owner(self, deadline: tuple[float, int, str]) -> Sequence | None:
+        """The live sequence that a deadline was set for, if it is still the one."""
+        _, order, request_id = deadline
+        sequence = self._live.get(request_id)
+        return sequence if sequence is not None and sequence.order == order else None
+
+    def _drop_stale_deadlines(self) -> None:
+        self._deadlines = [deadline for deadline in self._deadlines if self._owner(deadline) is not None]
+        heapq.heapify(self._deadlines)
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.block_ids)

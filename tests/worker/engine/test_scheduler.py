@@ -172,6 +172,50 @@ def test_when_blocks_run_out_the_lowest_class_gives_way_and_still_finishes() -> 
     assert simulation.finished == ["high", "middle", "low"]
 
 
+def test_a_higher_class_takes_the_slot_of_a_lower_one_that_runs() -> None:
+    simulation = Simulation()
+    for i in range(MAX_SEQS):
+        simulation.scheduler.add(make_sequence(f"low {i}", prompt_len=4, priority=3))
+    simulation.step()
+    simulation.scheduler.add(make_sequence("high", prompt_len=4, max_tokens=2, priority=1))
+    assert "high" in [chunk.sequence.request.request_id for chunk in simulation.step()]
+    assert simulation.scheduler.num_preemptions == 1
+    simulation.run_dry()
+    assert simulation.finished[0] == "high" and len(simulation.finished) == MAX_SEQS + 1
+
+
+def test_a_higher_class_takes_the_blocks_of_lower_ones_but_not_of_its_own() -> None:
+    simulation = Simulation()
+    for i, (name, priority) in enumerate((("own", 1), ("low", 2), ("next", 1))):
+        # Different tokens: nothing to share.
+        sequence = make_sequence(name, prompt_len=90, max_tokens=20, priority=priority, first_token=1000 * i)
+        simulation.scheduler.add(sequence)
+        for _ in range(2):
+            simulation.step()
+    simulation.run_dry()
+    assert simulation.finished == ["own", "next", "low"]
+
+
+def test_nobody_is_preempted_for_a_request_that_would_not_fit_even_so() -> None:
+    simulation = Simulation()
+    for i, (name, priority) in enumerate((("own", 1), ("low", 2), ("huge", 1))):
+        prompt_len = 120 if name == "huge" else 90
+        simulation.scheduler.add(
+            make_sequence(name, prompt_len=prompt_len, max_tokens=10, priority=priority, first_token=1000 * i)
+        )
+        for _ in range(2 if i < 2 else 1):
+            simulation.step()
+    assert simulation.scheduler.num_preemptions == 0
+
+
+def test_deadlines_of_ended_requests_are_not_kept() -> None:
+    simulation = Simulation()
+    for i in range(5000):
+        simulation.scheduler.add(make_sequence(str(i), prompt_len=1, max_tokens=1, deadline_at=1e9))
+        simulation.step()
+    assert len(simulation.scheduler._deadlines) < 2000
+
+
 def test_a_prompt_seen_before_is_taken_from_the_cache() -> None:
     simulation = Simulation()
     simulation.scheduler.add(make_sequence("first", prompt_len=50, max_tokens=1))
