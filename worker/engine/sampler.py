@@ -13,7 +13,8 @@ from worker.engine.sequence import Sequence
 
 
 class Sampler:
-    """Keeps a seed for each live sequence that gave none, so that a preempted one goes on as it began."""
+    """Sequences without a seed draw from a secret of this process and their order of arrival, so that a preempted one
+    goes on as it began."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size

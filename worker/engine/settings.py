@@ -23,3 +23,10 @@ class EngineSettings:
     max_waiting: int = 256
     num_threads: int | None = None
     adapters: dict[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_num_seqs <= self.max_batched_tokens:
+            raise ValueError(
+                f"max_num_seqs {self.max_num_seqs} must be between 1 and max_batched_tokens {self.max_batched_tokens}: "
+                "every running request decodes a token in each step"
+            )

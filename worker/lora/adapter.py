@@ -39,10 +39,11 @@ class Adapter:
 
 def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapter:
     """Raises AdapterError."""
-    rank, scaling = _read_config(folder / "adapter_config.json")
+    config_path = folder / "adapter_config.json"
+    rank, scaling = _read_config(config_path)
     path = folder / "adapter_model.safetensors"
     try:
-        content = path.read_bytes()
+        content = config_path.read_bytes() + path.read_bytes()
         tensors = load_file(path)
     except FileNotFoundError as error:
         raise AdapterError(path, "the file is missing") from error
