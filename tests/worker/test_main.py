@@ -12,7 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
+from protocol.load import WORKERS_KEY, unseal
+from tests.gateway.valkey import ValkeyProcess
 from tests.tiny import make_tiny_checkpoint
 from worker.main import run
 from worker.settings import WorkerSettings
@@ -125,3 +128,24 @@ def test_a_drain_ends_with_its_grace(checkpoint: Path) -> None:
         assert "[DONE]" not in rest
         assert "shutting_down" in rest
         assert running.wait(30) == 0
+
+
+def test_a_registered_worker_is_known_until_it_stops(checkpoint: Path, tmp_path: Path) -> None:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    try:
+        with (
+            redis.Redis.from_url(valkey.url) as client,
+            process(checkpoint, REGISTER=valkey.url, KEY="k", POOL="small") as (running, origin),
+        ):
+            ends_at = time.monotonic() + 10
+            while not (sealed := client.hvals(WORKERS_KEY)):
+                assert time.monotonic() < ends_at, "no registration"
+                time.sleep(0.02)
+            registration = unseal(sealed[0], worker_key="k")
+            assert (registration.url, registration.load.model, registration.load.pool) == (origin, "tiny", "small")
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(30) == 0
+            assert client.hlen(WORKERS_KEY) == 0
+    finally:
+        valkey.stop()
