@@ -88,4 +88,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute(_TIERS.delete().where(_TIERS.c.name.in_([seed["name"] for seed in _SEEDS])))
+    """Nothing: tenants may have these tiers, and an operator may have changed them."""
