@@ -17,6 +17,7 @@ from tests.tiergate.up.processes import is_alive
 from tests.tiny import make_tiny_checkpoint
 
 pytestmark = pytest.mark.slow
+POOLS = ("small", "large")
 COMMANDS = ("worker", "clickhouse", "consumer", "gateway")
 
 
@@ -58,7 +59,7 @@ def test_the_printed_curl_works(platform: Platform) -> None:
 
 def test_both_tenants_are_served_by_both_pools(platform: Platform) -> None:
     for key in (platform.enterprise_key, platform.free_key):
-        for pool in ("small", "large"):
+        for pool in POOLS:
             answer = complete(platform, key=key, model=pool)
             assert answer.status_code == 200, answer.text
             assert answer.headers["x-tiergate-pool"] == pool
@@ -140,7 +141,7 @@ def test_a_worker_that_dies_comes_back(platform: Platform) -> None:
     (victim, *_) = platform.pids_of("worker")
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: not is_alive(victim), deadline_s=10)
-    for pool in ("small", "large"):
+    for pool in POOLS:
         # The other pool may stand in meanwhile; what counts is that each serves again.
         wait_until(lambda pool=pool: _serves(platform, pool), deadline_s=60)
 
@@ -150,19 +151,21 @@ def _serves(platform: Platform, pool: str) -> bool:
     return answer.status_code == 200 and answer.headers["x-tiergate-pool"] == pool
 
 
-def test_keys_survive_a_restart_and_no_process_survives_a_stop(
-    platform: Platform, checkpoints: tuple[str, ...]
+def test_no_process_survives_a_stop_and_keys_survive_a_restart_with_another_model(
+    platform: Platform, checkpoints: tuple[str, ...], tmp_path: Path
 ) -> None:
     pids = [pid for command in COMMANDS for pid in platform.pids_of(command)]
     assert stop(platform.process) == 0
     assert not any(map(is_alive, pids))
     # Or it would be taken for the second start's.
     platform.data_dir.with_suffix(".ready.json").unlink()
-    again = start_platform(platform.data_dir, *checkpoints)
+    other = make_tiny_checkpoint(tmp_path / "another model", seed=3)
+    again = start_platform(platform.data_dir, "--small", str(other), *checkpoints[2:])
     try:
         assert again.admin_key == platform.admin_key
         assert (again.enterprise_key, again.free_key) == (platform.enterprise_key, platform.free_key)
-        assert complete(again, key=platform.free_key).status_code == 200
+        served = {complete(again, key=again.free_key, model=pool).headers["x-tiergate-model"] for pool in POOLS}
+        assert served == {"another-model", "tiny"}
         pids = [pid for command in COMMANDS for pid in again.pids_of(command)]
         again.process.kill()
         again.process.wait()

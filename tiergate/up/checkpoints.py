@@ -35,7 +35,9 @@ def _choose(pool: str, path: Path | None) -> Checkpoint:
         if not (path / "config.json").is_file():
             raise Failure(f"--{pool} {path}: there is no config.json; give the folder of a Hugging Face checkpoint")
         resolved = path.resolve()
-        return Checkpoint(pool=pool, name=resolved.name, path=resolved, adapters={})
+        # A model's id has no spaces.
+        name = "-".join(resolved.name.split())
+        return Checkpoint(pool=pool, name=name, path=resolved, adapters={})
     if not (_DEMO / "models" / pool / "config.json").is_file():
         raise Failure(f"the demo model {_DEMO / 'models' / pool} is missing; give a checkpoint with --{pool} PATH")
     folders = sorted((_DEMO / "adapters" / pool).glob("*/adapter_config.json"))

@@ -4,13 +4,14 @@ Over the admin API, as any administrator would; what is there already stays as i
 """
 
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 
 import httpx
 import msgspec
 
 from router.fleet import SMALL
-from tiergate.admin.client import AdminClient
+from tiergate.admin.client import AdminClient, Json
 from tiergate.failure import Failure
 from tiergate.up.checkpoints import Checkpoint
 from tiergate.up.secrets import Secrets
@@ -55,6 +56,7 @@ def await_replicas(client: AdminClient, urls: Sequence[str]) -> None:
 def seed_models(client: AdminClient, served: Sequence[ServedModel]) -> None:
     """Raises Failure."""
     declared = {model["id"]: model for model in client.rows("/models")}
+    _retire_others(client, declared, served)
     priced = {price["model_id"] for price in client.rows("/prices")}
     for model in served:
         name, pool = model.checkpoint.name, model.checkpoint.pool
@@ -79,6 +81,16 @@ def seed_tenants(client: AdminClient, kept: Secrets, *, base_url: str) -> Secret
         tenant_id = ids.get(name) or client.post("/tenants", {"name": name, "tier": tier})["id"]
         keys[field] = client.post("/keys", {"tenant_id": tenant_id, "name": "up", "scopes": ["inference"]})["key"]
     return msgspec.structs.replace(kept, **keys)
+
+
+def _retire_others(client: AdminClient, declared: Mapping[str, Json], served: Sequence[ServedModel]) -> None:
+    """A pool serves one model: what served ours in an earlier run moves to a pool of its own, which has no workers."""
+    holders = {model.checkpoint.pool: model.checkpoint.name for model in served}
+    for name, model in declared.items():
+        if holders.get(model["pool"], name) != name:
+            retired = f"retired-{zlib.crc32(name.encode()):08x}"
+            fields = {"id": name, "pool": retired, "context_window": model["context_window"], "kind": model["kind"]}
+            client.post("/models", fields)
 
 
 def _seed_adapters(client: AdminClient, served: Sequence[ServedModel]) -> None:
