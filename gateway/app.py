@@ -1,6 +1,7 @@
 """The application: every resource opened once, every route in its place."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from gateway.keys.routes import router as keys_router
 from gateway.keys.service import bootstrap_admin_key
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import Limiter
-from gateway.limits.scripts import connect_redis
+from gateway.limits.scripts import AWAY, connect_redis
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
 from gateway.metering.routes import admin_router as admin_usage_router
@@ -40,6 +41,7 @@ from gateway.models.service import declare_model
 from gateway.openapi import install_openapi
 from gateway.probes import router as probes_router
 from gateway.rendering import install_error_handlers
+from gateway.request_ids import RequestIds
 from gateway.services import Services
 from gateway.settings import ConfigError, GatewaySettings
 from gateway.tenants.routes import router as tenants_router
@@ -114,8 +116,9 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
                 bundles.fetch_forever(),
             ],
         )
-        await leases.leave()
         await limiter.settlements.drain_once()
+        with contextlib.suppress(*AWAY):
+            await leases.leave()
 
 
 def create_app(services: Services) -> FastAPI:
@@ -128,6 +131,7 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     install_openapi(app)
+    app.add_middleware(RequestIds)
     install_error_handlers(app)
     completions = CompletionsEndpoint(services)
     # First, because routes are tried in their order.

@@ -98,7 +98,8 @@ async def _render_http(request: Request, error: Exception) -> Response:
 
 
 async def _render_bug(request: Request, error: Exception) -> Response:
-    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    request_id = request.scope.get("state", {}).get("request_id")
+    _log.error("request %s: %s %s failed", request_id, request.method, request.url.path, exc_info=error)
     return error_response(error)
 
 

@@ -70,7 +70,9 @@ class Registry:
 
     def note_failure(self, worker_id: str) -> None:
         """A request failed there: other requests go elsewhere for a moment."""
-        self._shunned_until[worker_id] = time.monotonic() + SHUN_S
+        now = time.monotonic()
+        self._shunned_until = {each: until for each, until in self._shunned_until.items() if until > now}
+        self._shunned_until[worker_id] = now + SHUN_S
         self.redraw()
 
     def registrations(self) -> list[Registration]:

@@ -166,3 +166,11 @@ async def test_ready_says_what_is_missing(gateway: Gateway) -> None:
     assert (reply.status_code, reply.json()["missing"]) == (503, ["replica"])
     assert (await gateway.admin.get(f"{gateway.origin}/health")).status_code == 200
     assert "tiergate_requests_in_flight" in (await gateway.admin.get(f"{gateway.origin}/metrics")).text
+
+
+async def test_every_answer_has_a_request_id(gateway: Gateway) -> None:
+    replies = [
+        await gateway.admin.get(gateway.origin + path)
+        for path in ("/health", "/nothing", "/v1/models", "/admin/v1/tenants", "/v1/chat/completions")
+    ]
+    assert len({reply.headers["x-request-id"] for reply in replies}) == len(replies)

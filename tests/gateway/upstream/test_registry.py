@@ -1,0 +1,122 @@
+"""Who is alive: signed registrations, for as long as they are renewed; the last picture while Redis is away."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.limits.scripts import connect_redis
+from protocol.load import STALE_AFTER_S, WORKERS_KEY, LoadReport, Registration, seal
+from router.fleet import usable_members
+from tests.gateway.serving import WORKER_KEY, Gateway, eventually, make_settings, running_gateway
+from tests.gateway.valkey import ValkeyProcess
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Any:
+    process = ValkeyProcess(tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
+@asynccontextmanager
+async def gateway_over(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
+    settings = make_settings(tmp_path, valkey.url, redis_deadline_ms=250)
+    async with running_gateway(settings) as gateway:
+        yield gateway
+
+
+def registration(worker_id: str, *, age_s: float = 0.0, max_model_len: int = 512) -> Registration:
+    report = LoadReport(
+        worker_id=worker_id,
+        model="m",
+        model_version="v",
+        pool="small",
+        adapters=(),
+        num_running=0,
+        num_waiting=0,
+        max_num_seqs=8,
+        max_waiting=8,
+        max_model_len=max_model_len,
+        num_blocks=8,
+        num_free_blocks=8,
+        block_size=16,
+        is_draining=False,
+        prompt_tokens_total=0,
+        completion_tokens_total=0,
+        discarded_tokens_total=0,
+    )
+    return Registration(url="http://127.0.0.1:9", sent_at_ms=int((time.time() - age_s) * 1000), load=report)
+
+
+async def register(gateway: Gateway, sent: Registration, *, key: str = WORKER_KEY) -> None:
+    redis: Any = connect_redis(gateway.services.settings.redis_url, deadline_s=5)
+    await redis.hset(WORKERS_KEY, sent.load.worker_id, seal(sent, worker_key=key))
+    await redis.aclose()
+    await gateway.services.registry.refresh()
+
+
+def known(gateway: Gateway) -> set[str]:
+    pool = gateway.services.registry.fleet.pools.get("small")
+    return {member.worker_id for member in pool.members} if pool else set()
+
+
+async def test_only_registrations_with_our_signature_are_taken(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        await register(gateway, registration("good"))
+        await register(gateway, registration("evil"), key="another key")
+        assert known(gateway) == {"good"}
+
+
+async def test_a_worker_long_dead_is_not_taken_for_alive(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        await register(gateway, registration("dead", age_s=STALE_AFTER_S + 1))
+        assert known(gateway) == set()
+
+
+async def test_a_pools_window_is_its_narrowest_members(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        await gateway.post("/models", {"id": "m", "pool": "small", "context_window": 400})
+        await register(gateway, registration("wide", max_model_len=512))
+        assert gateway.services.registry.fleet.pools["small"].context_window == 400
+        await register(gateway, registration("narrow", max_model_len=256))
+        assert gateway.services.registry.fleet.pools["small"].context_window == 256
+
+
+async def test_the_last_picture_stands_while_redis_is_away_and_empty_again(
+    tmp_path: Path, own_valkey: ValkeyProcess
+) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        await register(gateway, registration("w"))
+        own_valkey.stop()
+        await gateway.services.registry.refresh()
+        assert known(gateway) == {"w"}
+        own_valkey.start()
+        await gateway.services.registry.refresh()
+        assert known(gateway) == {"w"}
+
+
+async def test_a_replica_that_failed_is_left_alone_for_a_moment(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        await register(gateway, registration("w"))
+        gateway.services.registry.note_failure("w")
+        assert usable_members(gateway.services.registry.fleet.pools["small"]) == ()
+        await eventually(lambda: usable_members(gateway.services.registry.fleet.pools["small"]))
+
+
+async def test_requests_are_answered_while_redis_is_away_and_say_so(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        key = await gateway.make_key()
+        await register(gateway, registration("w"))
+        own_valkey.stop()
+        body = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
+        async with gateway.client(key) as client:
+            started = time.monotonic()
+            reply = await client.post("/chat/completions", json=body)
+        # Nothing listens at the worker's address, so 502 is as far as it gets; what matters is that it got there.
+        assert (reply.status_code, reply.headers["x-tiergate-limiter"]) == (502, "local")
+        assert time.monotonic() - started < 10
