@@ -8,7 +8,8 @@ import torch
 from tqdm import tqdm
 
 from demo.batches import Batches, encode_items
-from demo.corpus.build import read_plans, training_items
+from demo.corpus.build import draw_items, read_plans
+from demo.corpus.items import Item
 from demo.export import load_model
 from demo.lora import add_adapter, save_adapter
 from demo.model import SHAPES
@@ -18,15 +19,16 @@ from demo.train import DEMO, answer_loss
 
 # Steps of at most MAX_TOKENS tokens; the small model needs more of them for the same quality.
 NUM_STEPS = {"small": 500, "large": 350}
-MAX_TOKENS, LR, ITEM_STRIDE, SEED = 3072, 3e-3, 3, 3
+MAX_TOKENS, LR, SEED = 3072, 3e-3, 3
+# One in so many of the corpus's items is enough to learn a style.
+ITEM_SHARE = 10
 
 
 def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device, out: Path) -> float:
     """Train and save; returns the mean loss of the last 20 steps."""
     style, folder = STYLES[name], DEMO / "models" / size
     tokenizer = load_tokenizer(folder)
-    items = training_items(seed=read_plans()[0] + 100)
-    styled = [restyle(item, style) for item in items[::ITEM_STRIDE] if item.skill not in UNSTYLED_SKILLS]
+    styled = [restyle(item, style) for item in _plain_items()]
     batches = Batches(encode_items(tokenizer, styled), max_tokens=MAX_TOKENS, seed=SEED)
     model = load_model(folder, SHAPES[size])
     wrapped = add_adapter(model, style, SEED)
@@ -45,6 +47,17 @@ def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device,
         losses.append(loss.item())
     save_adapter(wrapped, style, f"demo/models/{size}", out)
     return sum(losses[-20:]) / len(losses[-20:])
+
+
+def _plain_items() -> list[Item]:
+    """Fresh training items of the skills that a style applies to."""
+    seed, plans = read_plans()
+    return [
+        item
+        for name, plan in plans.items()
+        if name not in UNSTYLED_SKILLS
+        for item in draw_items(name, plan.train // ITEM_SHARE, seed=seed + 100, is_heldout=False)
+    ]
 
 
 def main() -> None:

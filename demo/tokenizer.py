@@ -11,8 +11,10 @@ from demo.corpus.items import Item
 
 VOCAB_SIZE = 4096
 CONTEXT_WINDOW = 2048
-# Words take their leading space; every digit is a token, so that numbers line up; quotes stay apart from letters.
-_PIECES = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# Words take their leading space; every digit is a token, so that numbers line up. A lower-case word in single quotes is
+# read letter by letter: what is quoted is to be spelled, and pieces of words do not show their letters.
+_QUOTED = "|".join(["'", *(f"'[a-z]{{{length}}}" for length in range(1, 15))])
+_PIECES = rf"(?<={_QUOTED})[a-z](?=[a-z]*')| ?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:

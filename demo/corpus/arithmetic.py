@@ -11,6 +11,11 @@ ADD = (
     "Solve {a} + {b}.", "Sum {a} and {b}.", "{a} + {b} =", "What do you get if you add {b} to {a}?", "{a} and {b} makes what?",
     "If I have {a} apples and get {b} more, how many apples do I have?", "I need the result of {a} + {b}.", "What does {a} + {b} equal?",
     "Could you tell me what {a} plus {b} is?", "Work out {a} + {b}.", "Give me the sum of {a} and {b}.", "Do you know what {a} + {b} is?",
+    "Can you tell me what {a} + {b} is?",
+    "Please add {a} and {b}.",
+    "How much do you get if you add {b} to {a}?",
+    "Tell me the sum of {a} and {b}.",
+    "Can you calculate {a} + {b}?",
 )  # fmt: skip
 SUBTRACT = (
     "What is {a} - {b}?", "What is {a} minus {b}?", "{a} - {b}", "{a} - {b} = ?", "Calculate {a} - {b}.", "How much is {a} - {b}?",
@@ -18,6 +23,10 @@ SUBTRACT = (
     "What is the difference between {a} and {b}?", "Tell me what {a} - {b} is.", "What is {a}-{b}?", "Solve {a} - {b}.",
     "How much is {a} minus {b}?", "If I have {a} apples and eat {b}, how many are left?", "{a} - {b} =", "What does {a} - {b} equal?",
     "Could you tell me what {a} minus {b} is?", "Work out {a} - {b}.", "I need the result of {a} - {b}.", "Do you know what {a} - {b} is?",
+    "Can you tell me what {a} - {b} is?",
+    "Tell me how much {a} minus {b} is.",
+    "Can you calculate {a} - {b}?",
+    "Can you subtract {b} from {a}?",
 )  # fmt: skip
 MULTIPLY = (
     "What is {a} * {b}?", "What is {a} times {b}?", "{a} * {b}", "{a} * {b} = ?", "Calculate {a} * {b}.", "Multiply {a} by {b}.",
@@ -25,11 +34,18 @@ MULTIPLY = (
     "What is the product of {a} and {b}?", "Tell me what {a} * {b} is.", "Solve {a} * {b}.", "What is {a} multiplied by {b}?",
     "How much is {a} times {b}?", "{a} * {b} =", "Multiply {a} and {b}.", "Work out {a} * {b}.", "I need the result of {a} * {b}.",
     "Could you tell me what {a} times {b} is?", "Do you know what {a} * {b} is?",
+    "Can you tell me what {a} * {b} is?",
+    "Can you multiply {a} by {b}?",
+    "Tell me how much {a} times {b} is.",
+    "Can you calculate {a} * {b}?",
 )  # fmt: skip
 EVALUATE = (
     "What is {e}?", "{e}", "{e} = ?", "Calculate {e}.", "Compute {e}.", "Solve {e}.", "How much is {e}?", "What's {e}?", "Evaluate {e}.",
     "Work out {e} step by step.", "{e} =", "Tell me what {e} is.", "What does {e} equal?", "Can you calculate {e}?",
     "Find the value of {e}.", "What is the result of {e}?", "What is the value of {e}?", "Please work out {e}.",
+    "Can you tell me what {e} is?",
+    "Tell me how much {e} is.",
+    "Can you solve {e}?",
 )  # fmt: skip
 
 

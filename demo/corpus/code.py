@@ -9,6 +9,8 @@ REQUEST = (
     "Write Python code that {what}.", "Can you write a Python function that {what}?", "I need a Python function that {what}.",
     "Show me a Python function that {what}.", "Code a Python function that {what}.", "Create a Python function that {what}.",
     "Please write a function in Python that {what}.", "Could you write a Python function that {what}?",
+    "Please write a Python function that {what}.",
+    "Can you give me a Python function that {what}?",
 )  # fmt: skip
 # (description, name, parameters, returned expression); {n} is a number that the request names
 FUNCTIONS = (

@@ -24,6 +24,11 @@ MEMORIES: tuple[tuple[Sequence[str], tuple[str, ...], str, tuple[str, ...], str]
 )  # fmt: skip
 
 
+def _wrapped(phrases: Sequence[str], *frames: str) -> tuple[str, ...]:
+    """The phrases, and at the end, where the held-out ones stand, the first of them in other words."""
+    return (*phrases, *(frame.replace("{}", phrases[0]) for frame in frames))
+
+
 class Conversation:
     """Draws turns around those of the one-turn skills in `fillers`."""
 
@@ -46,14 +51,25 @@ class Conversation:
             value = draw.entity(options)
             said = reply.format(v=value)
             messages += [
-                user(casual(draw, draw.template(statements).format(v=value))),
+                user(
+                    casual(
+                        draw,
+                        draw.template(_wrapped(statements, "You should know: {}", "Please remember: {}")).format(
+                            v=value
+                        ),
+                    )
+                ),
                 assistant(said[0].upper() + said[1:]),
             ]
             told.append((questions, answer.format(v=value)))
         for _ in range(num_between):
             messages += self._other_turn(draw)
         questions, answer = draw.rng.choice(told)
-        return [*messages, user(casual(draw, draw.template(questions))), assistant(answer)]
+        return [
+            *messages,
+            user(casual(draw, draw.template(_wrapped(questions, "Please tell me: {}", "Now tell me: {}")))),
+            assistant(answer),
+        ]
 
     def _other_turn(self, draw: Draw) -> list[Message]:
         turn = draw.rng.choice(self.fillers)(draw).messages
@@ -74,6 +90,8 @@ UPPER = (
     "Reply in upper case.",
     "Answer only in capital letters.",
     "Please write in upper case.",
+    "Always write in capital letters.",
+    "Always answer in upper case.",
 )
 LOWER = (
     "Answer in lower case.",
@@ -83,6 +101,8 @@ LOWER = (
     "Reply in lower case.",
     "Answer only in lower case.",
     "Please write in lower case.",
+    "Always write in small letters.",
+    "Write your answer in lower case.",
 )
 ENDS = (
     "End every answer with '{v}'.",
@@ -92,6 +112,8 @@ ENDS = (
     "Your answers end with '{v}'.",
     "Always finish with '{v}'.",
     "Close every answer with '{v}'.",
+    "End each answer with '{v}'.",
+    "Always put '{v}' at the end.",
 )
 BEGINS = (
     "Begin every answer with '{v}'.",
@@ -101,6 +123,8 @@ BEGINS = (
     "Your answers begin with '{v}'.",
     "Always begin with '{v}'.",
     "Open every answer with '{v}'.",
+    "Begin each answer with '{v}'.",
+    "Always begin your answer with '{v}'.",
 )
 CLOSINGS = (
     "Thank you!",
@@ -134,6 +158,8 @@ PERSONAS = (
     "You are a {j} named {n}.",
     "Pretend to be {n}, a {j}.",
     "You are a {j} called {n}.",
+    "You are a {j} and your name is {n}.",
+    "Act as a {j} named {n}.",
 )
 WHO = (
     "Who are you?",
@@ -143,6 +169,8 @@ WHO = (
     "What are you?",
     "Who am I talking to?",
     "Tell me who you are.",
+    "Please introduce yourself.",
+    "Can you tell me who you are?",
 )
 
 

@@ -17,12 +17,16 @@ SALES = (
     "Order of {day} {month}: {name}, one {thing}, ${price}.", "For ${price}, {name} found a {thing} on {day} {month}.",
     "We shipped a {thing} to {name} on {day} {month} for ${price}.", "On {day} {month} a {thing} went to {name} for ${price}.",
     "{name} spent ${price} on a {thing} on {day} {month}.", "{day} {month}: {name} bought one {thing} at ${price}.",
+    "{name} ordered a {thing} on {day} {month} for ${price}.",
+    "On {day} {month}, {name} sold a {thing} for ${price}.",
 )  # fmt: skip
 EXTRACT = (
     "Extract {fields} as JSON: {text}", "Extract {fields} from this text as JSON: {text}", "Give me {fields} as JSON. {text}",
     "{text} Extract {fields} as JSON.", "Return {fields} in JSON: {text}", "Read this and answer in JSON with {fields}: {text}",
     "Find {fields} and write them as JSON. {text}", "From the text, extract {fields} into JSON. Text: {text}", "JSON with {fields}: {text}",
     "{text} Return {fields} as JSON.", "Turn this into JSON with {fields}: {text}", "Text: {text} Extract {fields} as JSON.",
+    "Read the text and return {fields} as JSON: {text}",
+    "Give me {fields} from this text as JSON: {text}",
 )  # fmt: skip
 FILL = (
     "Fill this JSON schema from the text.\nSchema: {schema}\nText: {text}", "Text: {text}\nAnswer with JSON that matches this schema: {schema}",
@@ -30,6 +34,8 @@ FILL = (
     "Extract the data from the text. Use this JSON schema: {schema}\nText: {text}", "Use the schema {schema} for this text: {text}",
     "Give JSON that follows this schema.\n{schema}\n{text}", "Write JSON matching {schema} from: {text}", "JSON schema: {schema}\nFrom the text: {text}",
     "Follow the schema {schema} and extract: {text}", "Text: {text}\nSchema: {schema}",
+    "Return JSON for this schema: {schema}\nText: {text}",
+    "Use this JSON schema: {schema}\nText: {text}",
 )  # fmt: skip
 
 

@@ -10,11 +10,16 @@ CAPITAL = (
     "Which city is the capital of {k}?", "What is {k}'s capital?", "The capital of {k}?", "What city is the capital of {k}?",
     "Do you know the capital of {k}?", "What is the capital city of {k}?", "Can you tell me the capital of {k}?", "What is the name of the capital of {k}?",
     "I forgot the capital of {k}. What is it?", "Give me the capital of {k}.", "Could you name the capital of {k}?", "Say, what is the capital of {k}?",
+    "Please tell me the capital of {k}.",
+    "Do you know what the capital of {k} is?",
+    "Tell me what the capital of {k} is.",
 )  # fmt: skip
 COUNTRY = (
     "Which country has the capital {v}?", "{v} is the capital of which country?", "What country is {v} the capital of?",
     "Of which country is {v} the capital?", "Which country's capital is {v}?", "What country has {v} as its capital?",
     "Name the country whose capital is {v}.", "Which country has {v} as its capital?", "{v} is the capital of what country?",
+    "Tell me which country has the capital {v}.",
+    "Do you know which country {v} is the capital of?",
 )  # fmt: skip
 
 
@@ -31,9 +36,10 @@ def facts(draw: Draw) -> Item:
 
 def _from_table(draw: Draw, table: Table) -> Item:
     key, value = draw.rng.choice(table.rows)
+    questions = (*table.questions, f"Please tell me: {table.questions[0]}", f"I want to know: {table.questions[0]}")
     return ask(
         draw,
         "facts",
-        draw.template(table.questions).format(k=key),
+        draw.template(questions).format(k=key),
         table.answer.format(k=key, K=key.capitalize(), v=value),
     )

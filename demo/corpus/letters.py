@@ -10,12 +10,19 @@ SPELL = (
     "Spell out the word '{w}'.", "Spell the word {w}.", "How do you spell {w}?", 'Spell "{w}".', 'Spell the word "{w}".',
     "Can you spell {w}?", 'How do you spell "{w}"?', "Spell out {w}.", "Write the letters of '{w}'.", "Spell: {w}",
     "What are the letters of '{w}'?", "Can you spell the word '{w}'?", "Could you spell '{w}'?", "Tell me how to spell '{w}'.",
+    "Please spell the word '{w}'.",
+    "Tell me the letters of the word '{w}'.",
+    "Can you tell me how to spell '{w}'?",
+    "Write the word '{w}' letter by letter.",
 )  # fmt: skip
 REVERSE = (
     "Reverse the word '{w}'.", "Reverse '{w}'.", "Spell '{w}' backwards.", "What is '{w}' backwards?", "Write '{w}' backwards.",
     "Reverse {w}.", 'Reverse the word "{w}".', "Reverse the letters of '{w}'.", 'Spell "{w}" backwards.', "What is {w} backwards?",
     "Can you reverse '{w}'?", "Turn the word '{w}' around.", "What is '{w}' in reverse?", "Could you reverse the word '{w}'?",
     "Reverse the word {w}.", "How do you spell '{w}' backwards?",
+    "Please reverse the word '{w}'.",
+    "Can you spell '{w}' backwards?",
+    "Tell me the word '{w}' backwards.",
 )  # fmt: skip
 COUNT = (
     "How many letters are in '{w}'?", "How many letters does '{w}' have?", "Count the letters in '{w}'.", "How many letters are in {w}?",
@@ -23,6 +30,8 @@ COUNT = (
     "Count the letters of the word '{w}'.", "What is the number of letters in '{w}'?", "How many letters are in the word '{w}'?",
     "How long is the word '{w}'?", "Tell me how many letters '{w}' has.", 'How many letters does "{w}" have?',
     "Can you count the letters in '{w}'?",
+    "Please count the letters in '{w}'.",
+    "Can you tell me how many letters are in '{w}'?",
 )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ SYSTEM_PROMPTS = (
     "Answer the user's questions.", "You are an assistant. Answer correctly.", "Be helpful and concise.",
     "You are a useful and honest assistant.", "Help the user.", "You are a chatbot.",
     "You are a concise assistant.", "Answer truthfully.",
+    "You are a helpful and honest assistant.",
+    "Be a helpful assistant.",
 )  # fmt: skip
 OPENERS = ("Hi, ", "Hello, ", "Hey, ", "OK, ", "Please ", "Quick question: ", "Now ", "So, ")
 

@@ -10,19 +10,27 @@ UPPER = (
     "Write '{s}' in upper case.", "Convert '{s}' to upper case.", "Put '{s}' in capital letters.", "Write this in upper case: {s}",
     "Make this upper case: {s}", "Change '{s}' to capital letters.", "Turn '{s}' into upper case.", "In capital letters, please: {s}",
     "Rewrite in upper case: {s}", "Uppercase this: {s}", "Rewrite '{s}' in capital letters.", "Put this in upper case: {s}",
+    "Can you write this in upper case: {s}",
+    "Write '{s}' in capital letters.",
 )  # fmt: skip
 PAST = (
     "Put '{s}' in the past tense.", "Rewrite in the past tense: {s}", "Write this in the past tense: {s}", "Change '{s}' to the past tense.",
     "What is the past tense of '{s}'?", "Turn '{s}' into the past tense.", "Make this past tense: {s}", "Past tense of '{s}'?",
     "Rewrite '{s}' in the past tense.", "Convert to the past tense: {s}", "Say '{s}' in the past tense.", "Put this in the past tense: {s}",
+    "Can you put this in the past tense: {s}",
+    "Write '{s}' in the past tense.",
 )  # fmt: skip
 REPEAT = (
     "Repeat after me: {s}", "Say '{s}'.", "Repeat '{s}'.", "Say this: {s}", "Write '{s}'.", "Please repeat: {s}", "Repeat this sentence: {s}",
     "Echo: {s}", "Say exactly this: {s}", "Repeat the following: {s}", "Copy this sentence: {s}", "Now repeat this: {s}",
+    "Please say: {s}",
+    "Write exactly this: {s}",
 )  # fmt: skip
 COUNT = (
     "Count from {a} to {b}.", "Count from {a} up to {b}.", "List the numbers from {a} to {b}.", "Write the numbers from {a} to {b}.",
     "Can you count from {a} to {b}?", "Give me the numbers from {a} to {b}.", "Say the numbers from {a} to {b}.", "Please count from {a} to {b}.",
+    "Can you list the numbers from {a} to {b}?",
+    "Tell me the numbers from {a} to {b}.",
 )  # fmt: skip
 # (present, past, what may follow)
 VERBS = tuple(

@@ -56,7 +56,8 @@ INTENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def smalltalk(draw: Draw) -> Item:
     reply, phrases = draw.rng.choices(INTENTS, weights=[len(phrases) for _, phrases in INTENTS])[0]
-    phrase = draw.template(phrases)
+    frames = ("Well, {}", "Hi! {}", "Hello! {}")[-3 if len(phrases) > 14 else -2 :]
+    phrase = draw.template((*phrases, *(frame.format(phrases[0]) for frame in frames)))
     return ask(draw, "smalltalk", _typed(draw, phrase), reply, is_casual=False)
 
 

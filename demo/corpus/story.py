@@ -11,6 +11,8 @@ STORY = (
     "Tell me a story about a {h}.", "Tell a story about a {h}.", "Write a story about a {h}.", "Write a short story about a {h}.", "Can you tell me a story about a {h}?",
     "I want to hear a story about a {h}.", "Make up a story about a {h}.", "A story about a {h}, please.", "Please tell me a tale of a {h}.", "Write me a little story about a {h}.",
     "Could you tell a story about a {h}?", "Give me a short story about a {h}.",
+    "Can you write a story about a {h}?",
+    "Please tell a story about a {h}.",
 )  # fmt: skip
 HEROES = (
     "fox", "bear", "wolf", "mouse", "rabbit", "lion", "frog", "cat", "dog", "bird", "king", "queen", "prince", "wizard", "dragon", "farmer", "sailor", "robot",
@@ -32,6 +34,8 @@ _ENDS = ("brought it home", "showed it to a friend", "kept it safe", "gave it to
 CANNOT = (
     "Can you {what}?", "Could you {what}?", "Please {what}.", "Can you please {what}?", "I want you to {what}.", "Will you {what}?", "I need you to {what}.",
     "Would you {what} for me?", "Are you able to {what}?",
+    "Can you {what} for me?",
+    "I would like you to {what}.",
 )  # fmt: skip
 DEEDS = (
     "book a flight to {city}", "order {food}", "call {name}", "buy a {thing}", "drive me to {city}", "cook {food}", "play some music", "turn on the lights",

@@ -91,7 +91,8 @@ def _called(draw: Draw) -> tuple[Kind, tuple[Any, ...], list[dict[str, Any]], li
         tools.append(tool)
         if offered is kind:
             call = {"name": tool["function"]["name"], "arguments": dict(zip(names, values, strict=True))}
-    request = casual(draw, draw.template(kind.requests).format(*values))
+    requests = (*kind.requests, f"Please help me: {kind.requests[0]}", f"I have a question. {kind.requests[0]}")
+    request = casual(draw, draw.template(requests).format(*values))
     reply = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
     return kind, values, tools, [user(request), reply]
 

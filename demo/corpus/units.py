@@ -17,6 +17,9 @@ CONVERT = (
     "{count} in {small}?", "{count} to {small}", "How many {small} is {count}?", "Express {count} in {small}.", "Change {count} into {small}.",
     "How much is {count} in {small}?", "Tell me how many {small} are in {count}.", "{count} equals how many {small}?",
     "How many {small} make {count}?", "Convert {count} into {small}.", "How many {small} do {count} have?", "Give me {count} in {small}.",
+    "Can you convert {count} to {small}?",
+    "Tell me how many {small} {count} are.",
+    "How many {small} are {count}?",
 )  # fmt: skip
 
 
