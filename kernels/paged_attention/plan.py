@@ -12,14 +12,15 @@ class Group:
     """Neighbouring sequences with the same number of new tokens, computed together.
 
     start: row of the first new token; block_ids [num_seqs * num_blocks], shorter tables padded with any valid block;
-    mask [num_seqs, 1, query_len, num_blocks * block_size] additive, 0 or -inf, in the model's dtype.
+    mask [num_seqs, 1, query_len, num_blocks * block_size] additive, 0 or -inf, in the model's dtype; None for a whole
+    prompt, whose i-th token sees tokens 0 to i.
     """
 
     start: int
     num_seqs: int
     query_len: int
     block_ids: Tensor
-    mask: Tensor
+    mask: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def _make_group(
     for table in block_tables:
         row = list(table[:num_blocks])
         block_ids += row + row[:1] * (num_blocks - len(row))
+    if query_len > 1 and list(context_lens) == [query_len]:
+        return Group(start, 1, query_len, torch.tensor(block_ids), None)
     # Token i of the new ones sees positions 0 .. context_len - query_len + i.
     last_visible = torch.tensor(context_lens)[:, None] - query_len + torch.arange(query_len)
     hidden = torch.arange(num_blocks * block_size) > last_visible[:, :, None]

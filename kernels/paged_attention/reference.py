@@ -1,7 +1,4 @@
-"""The truth, and the CPU path: gather a group's blocks, then torch's attention, fp32 inside.
-
-Query heads that share a key head become query rows of that head, so that keys are never repeated in memory.
-"""
+"""The truth, and the CPU path: gather a group's blocks, then torch's attention, fp32 inside."""
 
 import torch
 from torch import Tensor
@@ -22,16 +19,30 @@ def _attend(q: Tensor, cache: Tensor, group: Group, scale: float) -> Tensor:
     n, m = group.num_seqs, group.query_len
     heads, head_dim = q.shape[1:]
     kv_heads = cache.shape[2] // 2
-    shared = heads // kv_heads
-
+    rows = q[group.start : group.start + n * m]
     kv = cache.index_select(0, group.block_ids).view(n, -1, 2 * kv_heads, head_dim).transpose(1, 2)
-    rows = q[group.start : group.start + n * m].view(n, m, kv_heads, shared, head_dim)
-    # [n, kv_heads, shared * m, head_dim]: row s * m + i is new token i under the s-th query head of its key head.
-    rows = rows.permute(0, 2, 3, 1, 4).reshape(n, kv_heads, shared * m, head_dim)
-    mask = group.mask.expand(n, 1, shared, -1) if m == 1 else group.mask.repeat(1, 1, shared, 1)
-    if rows.shape[2] % _ROW_TILE == 1:
+    keys, values = kv[:, :kv_heads], kv[:, kv_heads:]
+    if m == 1:
+        # Query heads that share a key head become its query rows: no key is repeated in memory.
+        out = _softmax_product(rows.view(n, kv_heads, -1, head_dim), keys, values, group.mask, scale)
+        return out.reshape(n, heads * head_dim)
+    if heads != kv_heads:
+        keys, values = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (keys, values))
+    out = _softmax_product(rows.view(n, m, heads, head_dim).transpose(1, 2), keys, values, group.mask, scale)
+    return out.transpose(1, 2).reshape(n * m, heads * head_dim)
+
+
+def _softmax_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """q [n, heads, rows, head_dim]; k, v [n, heads, length, head_dim]; mask as a group's."""
+    num_rows = q.shape[2]
+    if num_rows % _ROW_TILE == 1:
         # torch sums a tile of a single row in another order; a copy of it keeps results independent of the chunking.
-        rows, mask = (torch.cat((t, t[:, :, -1:]), dim=2) for t in (rows, mask))
-    out = scaled_dot_product_attention(rows, kv[:, :kv_heads], kv[:, kv_heads:], mask, scale=scale)
-    out = out[:, :, : shared * m]
-    return out.reshape(n, kv_heads, shared, m, head_dim).permute(0, 3, 1, 2, 4).reshape(n * m, heads * head_dim)
+        q = torch.cat((q, q[:, :, -1:]), dim=2)
+        if mask is not None and mask.shape[2] > 1:
+            mask = torch.cat((mask, mask[:, :, -1:]), dim=2)
+    if mask is None:
+        out = scaled_dot_product_attention(q, k[:, :, :num_rows], v[:, :, :num_rows], is_causal=True, scale=scale)
+    else:
+        mask = mask.expand(-1, 1, q.shape[2], -1)
+        out = scaled_dot_product_attention(q, k, v, mask, scale=scale)
+    return out[:, :, :num_rows]
