@@ -150,9 +150,11 @@ class Engine:
 
         def run() -> None:
             try:
-                done.set_result(function())
+                function()
             except Exception as error:
                 done.set_exception(error)
+            else:
+                done.set_result(None)
 
         with self._wake:
             is_running = self._thread is not None and not self._is_stopping

@@ -38,8 +38,9 @@ class TokenStream:
         if isinstance(output, EngineError):
             self._is_done = True
             raise output
-        while self._outputs and isinstance(self._outputs[0], TokenOutput):
-            output = _merge(output, self._outputs.popleft())
+        while self._outputs and isinstance(following := self._outputs[0], TokenOutput):
+            output = _merge(output, following)
+            self._outputs.popleft()
         self._is_done = output.finish_reason is not None
         return output
 

@@ -39,7 +39,7 @@ class Checkpoint:
         if path is None:
             raise CheckpointError(self._folder, f"the tensor {name!r} is missing")
         try:
-            tensor = self._file(path).get_tensor(name)
+            tensor: Tensor = self._file(path).get_tensor(name)
         except SafetensorError as error:
             raise CheckpointError(path, f"cannot read the tensor {name!r}: {error}") from error
         if tuple(tensor.shape) != shape:
