@@ -64,6 +64,7 @@ class Platform:
 def start_platform(data_dir: Path, *arguments: str) -> Platform:
     """Start `tiergate up` and wait until it is ready; raises with the log's end if it does not become so."""
     ready_path, log_path = data_dir.with_suffix(".ready.json"), data_dir.with_suffix(".log")
+    ready_path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(free_port())]
     with log_path.open("ab") as log:
         process = subprocess.Popen(
