@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from gateway.app import create_app, open_services
+from gateway.app import create_asgi, open_services
 from gateway.services import Services
 from gateway.settings import ConfigError, GatewaySettings
 
@@ -53,7 +53,7 @@ async def serve(
     """Serve on `listener` until a signal; streams under way get `drain_s` to end. Raises ConfigError."""
     server = _Server(settings)
     async with open_services(settings, is_draining=lambda: server.should_exit) as running:
-        server.config.app = create_app(running.services)
+        server.config.app = create_asgi(running.services)
         if on_started is not None:
             server.on_started = lambda: on_started(server, running.services)
         with _stopping_on_signals(server):

@@ -168,6 +168,11 @@ async def test_ready_says_what_is_missing(gateway: Gateway) -> None:
     assert "tiergate_requests_in_flight" in (await gateway.admin.get(f"{gateway.origin}/metrics")).text
 
 
+async def test_a_body_over_the_limit_is_refused_on_the_admin_plane_too(gateway: Gateway) -> None:
+    reply = await gateway.admin.post("/tenants", json={"name": "x" * (9 * 2**20), "tier": "free"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
+
+
 async def test_every_answer_has_a_request_id(gateway: Gateway) -> None:
     replies = [
         await gateway.admin.get(gateway.origin + path)
