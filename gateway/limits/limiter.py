@@ -128,12 +128,14 @@ class Limiter:
     async def _admit_locally(self, admission: Admission, keys: tuple[str, ...]) -> Reservation:
         tier = admission.tier
         if tier.tokens_per_day is not None or tier.budget_nanousd_per_month is not None:
-            day, month = await self._used(admission)
+            used_day, used_month = await self._used(admission)
+            # After the only await, so that two requests cannot both see the same room.
+            tokens, cost_nanousd = self.local.reserved(admission.tenant_id)
             standing = Standing(0, 0, 0, is_local=True)
-            if tier.tokens_per_day is not None and day + admission.tokens > tier.tokens_per_day:
+            if tier.tokens_per_day is not None and used_day + tokens + admission.tokens > tier.tokens_per_day:
                 raise refuse(admission, standing, "tokens_per_day", retry_after_s=0)
             budget = tier.budget_nanousd_per_month
-            if budget is not None and month + admission.cost_nanousd > budget:
+            if budget is not None and used_month + cost_nanousd + admission.cost_nanousd > budget:
                 raise refuse(admission, standing, "budget", retry_after_s=0)
         return Reservation(admission, self.local.admit(admission), keys)
 

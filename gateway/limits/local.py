@@ -22,7 +22,7 @@ class _Account:
     entries: deque[tuple[float, str, int]] = field(default_factory=deque)
     """(admitted at, request id, tokens), oldest first."""
     tokens: int = 0
-    live: set[str] = field(default_factory=set)
+    live: dict[str, Admission] = field(default_factory=dict)
 
 
 class LocalLimiter:
@@ -57,7 +57,13 @@ class LocalLimiter:
     def release(self, admission: Admission) -> None:
         account = self._accounts.get(admission.tenant_id)
         if account is not None:
-            account.live.discard(admission.request_id)
+            account.live.pop(admission.request_id, None)
+
+    def reserved(self, tenant_id: UUID) -> tuple[int, int]:
+        """Tokens and cost of what is under way here, which no ledger knows yet."""
+        account = self._accounts.get(tenant_id)
+        live = account.live.values() if account else ()
+        return sum(each.tokens for each in live), sum(each.cost_nanousd for each in live)
 
     def live_requests(self) -> dict[UUID, list[str]]:
         """What is under way at this gateway, by tenant."""
@@ -83,7 +89,7 @@ class LocalLimiter:
     def _add(self, account: _Account, admission: Admission, now: float) -> None:
         account.entries.append((now, admission.request_id, admission.tokens))
         account.tokens += admission.tokens
-        account.live.add(admission.request_id)
+        account.live[admission.request_id] = admission
 
     def _standing(self, account: _Account, now: float) -> Standing:
         reset_s = account.entries[-1][0] + self._window_s - now if account.entries else 0.0

@@ -45,6 +45,18 @@ async def test_an_outage_is_survived_at_a_share_of_the_limits(tmp_path: Path) ->
         valkey.stop()
 
 
+async def test_a_budget_holds_without_redis_for_requests_that_run_at_once() -> None:
+    redis = connect_redis("redis://127.0.0.1:1/0", deadline_s=0.25)
+    limiter = Limiter(redis, KnownLedger(nanousd=40), deadline_s=0.25)
+    tenant_id, tier = uuid4(), make_tier(budget_nanousd_per_month=100)
+    try:
+        tries = [limiter.admit(admission(tenant_id, tier, cost_nanousd=25)) for _ in range(5)]
+        results = await asyncio.gather(*tries, return_exceptions=True)
+    finally:
+        await redis.aclose()
+    assert [getattr(result, "code", "ok") for result in results] == ["ok", "ok", "budget", "budget", "budget"]
+
+
 async def test_a_redis_that_accepts_and_never_answers_costs_one_deadline() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
