@@ -6,8 +6,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.paged_attention.plan import AttentionPlan, Group
 
-_ROW_TILE = 32
-"""torch takes query rows in tiles of 32 or multiples of it."""
+_ROW_TILE, _MIN_ROWS = 32, 4
+"""torch takes query rows in tiles of 32 or multiples of it. In float32, MKL sums fewer than 4 rows in another order
+than more; filling such a tile up gives a token the same bits alone, in a chunk and in a whole prompt."""
 
 
 def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: float) -> Tensor:
@@ -35,14 +36,17 @@ def _attend(q: Tensor, cache: Tensor, group: Group, scale: float) -> Tensor:
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """q [n, heads, rows, head_dim]; k, v [n, heads, length, head_dim]; mask as a group's."""
     num_rows = q.shape[2]
-    if num_rows % _ROW_TILE == 1:
-        # torch sums a tile of a single row in another order; a copy of it keeps results independent of the chunking.
-        q = torch.cat((q, q[:, :, -1:]), dim=2)
+    tail = num_rows % _ROW_TILE
+    if q.dtype == torch.float32 and 0 < tail < _MIN_ROWS:
+        q = _repeat_last_row(q, _MIN_ROWS - tail)
         if mask is not None and mask.shape[2] > 1:
-            mask = torch.cat((mask, mask[:, :, -1:]), dim=2)
+            mask = _repeat_last_row(mask, _MIN_ROWS - tail)
     if mask is None:
-        out = scaled_dot_product_attention(q, k[:, :, :num_rows], v[:, :, :num_rows], is_causal=True, scale=scale)
-    else:
-        mask = mask.expand(-1, 1, q.shape[2], -1)
-        out = scaled_dot_product_attention(q, k, v, mask, scale=scale)
-    return out[:, :, :num_rows]
+        # Keys keep their whole blocks: lengths that are no multiple of 16 are summed in another order, too.
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[:, :, :num_rows]
+    mask = mask.expand(-1, 1, q.shape[2], -1)
+    return scaled_dot_product_attention(q, k, v, mask, scale=scale)[:, :, :num_rows]
+
+
+def _repeat_last_row(x: Tensor, count: int) -> Tensor:
+    return torch.cat((x, x[:, :, -1:].expand(-1, -1, count, -1)), dim=2)

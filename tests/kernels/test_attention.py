@@ -93,6 +93,16 @@ def test_a_decode_has_the_same_bits_among_any_neighbours() -> None:
         assert torch.equal(run(alone, 0.2)[0], together[i])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [50, 66, 77, 97, 131])
+def test_a_prompts_rows_have_the_same_bits_whole_in_chunks_and_one_by_one(dtype: torch.dtype, length: int) -> None:
+    batch = make_batch([(length, length)], heads=8, kv_heads=4, head_dim=32, dtype=dtype)
+    whole = run(batch, 0.2)
+    for start, end in ((0, 16), (16, length), (48, length), (length - 3, length), (length - 1, length)):
+        chunk = Batch(batch.q[start:end], batch.cache, [end - start], [end], batch.tables)
+        assert torch.equal(run(chunk, 0.2), whole[start:end])
+
+
 def test_long_and_short_decodes_are_not_padded_to_each_other() -> None:
     lens = [(1, 10)] * 30 + [(1, 2000)] * 2
     tables = [[0] * (-(-context // BLOCK)) for _, context in lens]
