@@ -1,5 +1,7 @@
 """Every mistake gets OpenAI's error shape, the right status and a message that says what to change."""
 
+from collections.abc import Iterator
+
 import httpx
 import pytest
 
@@ -10,9 +12,10 @@ LONG = [{"role": "user", "content": "word " * 5000}]
 
 
 @pytest.fixture
-def client(platform: Platform) -> httpx.Client:
+def client(platform: Platform) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {platform.enterprise_key}"}
-    return httpx.Client(base_url=platform.base_url, headers=headers, timeout=30)
+    with httpx.Client(base_url=platform.base_url, headers=headers, timeout=30) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
