@@ -10,7 +10,8 @@ class EngineSettings:
     multiplies it natively, else float32.
 
     max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs
-    full windows need. num_threads: torch's; None for torch's default.
+    full windows need. num_threads: torch's; None for 1 where the model is
+    small, else torch's default.
     """
 
     model_path: Path
