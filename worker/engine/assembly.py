@@ -16,7 +16,6 @@ from worker.model.config import CheckpointError, ModelConfig, read_config
 from worker.model.llama import load_llama
 from worker.model.weights import content_version, target_dtype
 
-
 _MIN_THREADED_WEIGHTS = 30_000_000
 """Smaller models gain little from a second thread, and where another process wants the core, OpenMP's threads wait for
 each other: steps of 2 ms were measured to take 300."""
