@@ -65,7 +65,7 @@ def make_plan(
             probe=answers_http(ports.clickhouse, "/ping"),
         ),
         workers=tuple(
-            _worker(checkpoint, port, env={**env, **_threads(threads)}, num_threads=threads)
+            _worker(checkpoint, port, env={**env, **_threads(threads)})
             for checkpoint, port in zip(checkpoints, ports.workers, strict=True)
         ),
         migrate=Spec(name="migrate", argv=_tiergate("migrate"), env=env),
@@ -80,7 +80,7 @@ def make_plan(
     )
 
 
-def _worker(checkpoint: Checkpoint, port: int, *, env: Mapping[str, str], num_threads: int) -> Spec:
+def _worker(checkpoint: Checkpoint, port: int, *, env: Mapping[str, str]) -> Spec:
     adapters = [f"--adapter={name}={path}" for name, path in checkpoint.adapters.items()]
     options = {
         "--model": str(checkpoint.path),
@@ -88,7 +88,6 @@ def _worker(checkpoint: Checkpoint, port: int, *, env: Mapping[str, str], num_th
         "--pool": checkpoint.pool,
         "--host": LOOPBACK,
         "--port": str(port),
-        "--num-threads": str(num_threads),
     }
     arguments = [text for pair in options.items() for text in pair]
     return Spec(
@@ -117,7 +116,7 @@ def _settings(data_dir: Path, *, ports: Ports, kept: Secrets) -> dict[str, str]:
 
 
 def _threads(count: int) -> dict[str, str]:
-    """What the arithmetic libraries read when they are loaded, before torch can be told."""
+    """At most so many threads a worker; it takes fewer for a model that is too small to gain by them."""
     return {name: os.environ.get(name, str(count)) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
 
 

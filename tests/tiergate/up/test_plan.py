@@ -45,7 +45,7 @@ def test_no_secret_is_an_argument() -> None:
 @pytest.mark.parametrize(("num_cores", "expected"), [(1, "1"), (2, "1"), (8, "4")])
 def test_the_workers_share_the_cores(num_cores: int, expected: str) -> None:
     for spec in plan(num_cores=num_cores).workers:
-        assert spec.argv[spec.argv.index("--num-threads") + 1] == expected
+        assert spec.env["OMP_NUM_THREADS"] == expected
 
 
 def test_each_worker_serves_its_own_adapters() -> None:
