@@ -24,8 +24,8 @@ SIZES = ("small", "large")
 class Score:
     """Right answers and items of each skill; replies that ended by themselves, and that kept the adapter's style."""
 
-    right: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    total: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    right: dict[str, int] = field(default_factory=dict)
+    total: dict[str, int] = field(default_factory=dict)
     num_ended: int = 0
     num_styled: int = 0
     mistakes: list[dict[str, str]] = field(default_factory=list)
@@ -37,7 +37,9 @@ class Score:
 
     def accuracy(self, skills: list[str]) -> float:
         """Share of right answers over the items of these skills, 0..1."""
-        return sum(self.right[skill] for skill in skills) / max(1, sum(self.total[skill] for skill in skills))
+        return sum(self.right.get(skill, 0) for skill in skills) / max(
+            1, sum(self.total.get(skill, 0) for skill in skills)
+        )
 
 
 def score_replies(items: list[Item], replies: list[Reply], adapter: str | None) -> Score:
@@ -50,8 +52,8 @@ def score_replies(items: list[Item], replies: list[Reply], adapter: str | None) 
         else:
             is_good = is_right(STYLES[adapter], reply.text, wanted)
             score.num_styled += STYLES[adapter].hear(reply.text) is not None
-        score.total[item.skill] += 1
-        score.right[item.skill] += is_good
+        score.total[item.skill] = score.total.get(item.skill, 0) + 1
+        score.right[item.skill] = score.right.get(item.skill, 0) + is_good
         score.texts.append(reply.written)
         score.num_ended += reply.finish_reason in ("stop", "tool_calls")
         if not is_good:
@@ -91,7 +93,7 @@ def print_scores(console: Console, scores: dict[str, Score]) -> None:
 
 
 def _cell(score: Score, skills: list[str]) -> str:
-    return f"{score.accuracy(skills):.1%}" if any(score.total[skill] for skill in skills) else ""
+    return f"{score.accuracy(skills):.1%}" if any(score.total.get(skill) for skill in skills) else ""
 
 
 def main() -> None:

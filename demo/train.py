@@ -39,8 +39,8 @@ class Recipe:
 
 
 RECIPES = {
-    "small": Recipe(num_epochs=1.63, drop_at=1533, num_short=300),
-    "large": Recipe(num_epochs=1.02, drop_at=746, num_short=300),
+    "small": Recipe(num_epochs=1.35, drop_at=1533, num_short=300),
+    "large": Recipe(num_epochs=1.06, drop_at=746, num_short=300),
 }
 
 
