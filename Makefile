@@ -18,7 +18,14 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.protocol
+	$(BIN)/python -m benchmarks.gateway
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.streams
+
+demo-models: $(READY)  ## retrain the demo's models and adapters; goes on where it stopped
+	$(BIN)/python -m demo.train_all
+	$(BIN)/python -m demo.evaluate
 
 docs: $(READY)  ## docs/api.md from the gateway's OpenAPI document
 	$(BIN)/python -m docs.api_reference

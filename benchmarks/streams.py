@@ -7,10 +7,14 @@ import argparse
 import asyncio
 import json
 import statistics
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
+
+from benchmarks.platform import running_platform
 
 PROMPT = "Tell me a story about a ship and its captain, and spell every name in it."
 
@@ -21,13 +25,21 @@ class Stream:
     num_tokens: int
 
 
-async def main() -> None:
+def main() -> None:
     arguments = _parse_arguments()
+    if arguments.url:
+        return asyncio.run(measure_all(arguments))
+    with tempfile.TemporaryDirectory() as folder, running_platform(Path(folder) / "data") as platform:
+        arguments.url, arguments.key = platform.base_url, platform.enterprise_key
+        asyncio.run(measure_all(arguments))
+
+
+async def measure_all(arguments: argparse.Namespace) -> None:
     print(f"{'model':<22} {'streams':>7} {'ttft p50 ms':>12} {'ttft p95 ms':>12} {'tokens/s':>9}")
     headers = {"Authorization": f"Bearer {arguments.key}"}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-        for model in arguments.model:
+        for model in arguments.model or ["small", "large"]:
             await measure(session, arguments, model=model, concurrency=1, num_requests=1)  # warm-up
             for concurrency in arguments.concurrency:
                 streams, wall_s = await measure(
@@ -83,13 +95,13 @@ async def _stream(session: aiohttp.ClientSession, arguments: argparse.Namespace,
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", required=True, help="base URL with /v1")
+    parser.add_argument("--url", help="base URL with /v1; without it the platform is started")
     parser.add_argument("--key", default="none")
-    parser.add_argument("--model", action="append", required=True)
+    parser.add_argument("--model", action="append")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
