@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from demo.corpus.items import Draw, Item, Message, Skill, assistant, system, user
-from demo.corpus.names import CITIES, COLORS, FOODS, JOBS, NAMES, PETS
+from demo.corpus.names import CITIES, COLORS, FOODS, JOBS, NAMES, PETS, draw_name
 from demo.corpus.phrasing import casual
 
 # (options, statements, reply, questions, answer)
@@ -48,7 +48,7 @@ class Conversation:
         messages: list[Message] = []
         told: list[tuple[tuple[str, ...], str]] = []
         for options, statements, reply, questions, answer in subjects:
-            value = draw.entity(options)
+            value = draw_name(draw) if options is NAMES else draw.entity(options)
             said = reply.format(v=value)
             messages += [
                 user(
@@ -194,7 +194,7 @@ def _begins_with(draw: Draw, turn: list[Message]) -> tuple[str, str]:
 
 def _persona(draw: Draw, turn: list[Message]) -> tuple[str, str]:
     """A persona answers who it is; asked anything else it just answers."""
-    name, job = draw.entity(NAMES), draw.rng.choice(JOBS)
+    name, job = draw_name(draw), draw.rng.choice(JOBS)
     if draw.chance(0.7):
         turn[0] = user(casual(draw, draw.template(WHO)))
         turn[1] = assistant(f"I am {name}, a {job}.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demo.corpus.items import Draw, Item
-from demo.corpus.names import CITIES, COLORS, MONTHS, NAMES, THINGS
+from demo.corpus.names import CITIES, COLORS, MONTHS, THINGS, draw_name
 from demo.corpus.phrasing import ask
 
 SALES = (
@@ -42,7 +42,7 @@ FILL = (
 def _sale(draw: Draw) -> tuple[str, dict[str, Any]]:
     """A sentence about a sale and what it says. Names are held out, and so are sentence forms."""
     rng = draw.rng
-    facts = {"name": draw.entity(NAMES), "item": rng.choice(THINGS), "price": rng.randint(2, 99)}
+    facts = {"name": draw_name(draw), "item": rng.choice(THINGS), "price": rng.randint(2, 99)}
     day, month = rng.randint(1, 28), rng.choice(MONTHS)
     text = draw.template(SALES).format(
         day=day, month=month, name=facts["name"], thing=facts["item"], price=facts["price"]
@@ -74,7 +74,7 @@ def _clause(value: Any, clause: str) -> tuple[Any, str]:
 FIELDS = (
     Field(("city", "town", "location", "place"), "string", lambda d: _clause(d.entity(CITIES), d.rng.choice(("lives in {v}", "is from {v}", "works in {v}")))),
     Field(("age", "years", "age_years"), "integer", lambda d: _clause(d.rng.randint(18, 90), "is {v} years old")),
-    Field(("email", "mail", "contact"), "string", lambda d: _clause(d.entity(NAMES).lower() + "@" + d.rng.choice(("mail", "post", "web")) + ".com", "can be reached at {v}")),
+    Field(("email", "mail", "contact"), "string", lambda d: _clause(draw_name(d).lower() + "@" + d.rng.choice(("mail", "post", "web")) + ".com", "can be reached at {v}")),
     Field(("color", "favorite_color"), "string", lambda d: _clause(d.rng.choice(COLORS), d.rng.choice(("likes the color {v}", "prefers {v}")))),
     Field(("budget", "price", "amount"), "number", lambda d: _clause(d.rng.randint(10, 999), d.rng.choice(("can spend ${v}", "has a budget of ${v}")))),
     Field(("product", "item", "thing"), "string", lambda d: _clause(d.rng.choice(THINGS), d.rng.choice(("wants a {v}", "is looking for a {v}")))),
@@ -87,7 +87,7 @@ FIELDS = (
 def schema(draw: Draw) -> Item:
     """Three to five fields whose order in the schema is not their order in the text."""
     chosen = draw.rng.sample(FIELDS, draw.rng.choice((2, 3, 3, 4)))
-    name_key, name = draw.rng.choice(("name", "customer", "person", "full_name")), draw.entity(NAMES)
+    name_key, name = draw.rng.choice(("name", "customer", "person", "full_name")), draw_name(draw)
     properties: list[tuple[str, str, Any]] = [(name_key, "string", name)]
     clauses = []
     for entry in chosen:

@@ -1,4 +1,8 @@
 """People, places and things that other skills talk about. One in ten is held out by Draw.entity."""
+
+from demo.corpus.items import Draw
+from demo.corpus.words import invent_word
+
 # ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 
 NAMES = tuple(
@@ -57,3 +61,10 @@ JOBS = (
     "engineer",
     "student",
 )
+
+
+def draw_name(draw: Draw) -> str:
+    """A person's name. In training two in five are invented, so that names are copied and not recognized."""
+    if not draw.is_heldout and draw.chance(0.4):
+        return invent_word(draw.rng, draw.rng.randint(1, 3)).capitalize()
+    return draw.entity(NAMES)

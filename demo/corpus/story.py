@@ -4,7 +4,7 @@
 import zlib
 
 from demo.corpus.items import Draw, Item
-from demo.corpus.names import CITIES, FOODS, NAMES, THINGS
+from demo.corpus.names import CITIES, FOODS, THINGS, draw_name
 from demo.corpus.phrasing import ask
 
 STORY = (
@@ -61,7 +61,7 @@ def refusal(draw: Draw) -> Item:
         lambda: draw.rng.choice(DEEDS).format(
             city=draw.rng.choice(CITIES),
             food=draw.rng.choice(FOODS),
-            name=draw.rng.choice(NAMES),
+            name=draw_name(draw),
             thing=draw.rng.choice(THINGS),
         )
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demo.corpus.items import Draw, Item, Message, assistant, user
-from demo.corpus.names import CITIES, FOODS, NAMES, THINGS
+from demo.corpus.names import CITIES, FOODS, THINGS, draw_name
 from demo.corpus.phrasing import casual
 
 Values = dict[str, Any]
@@ -39,7 +39,7 @@ KINDS = (
     Kind(("send_email", "send_mail", "email", "send_message"), "Send a message to a person", ((("to", "recipient", "person"), "string"), (("text", "body", "message"), "string")),
          ("Send {0} a message: {1}", "Write to {0}: {1}", "Email {0} and say: {1}", "Tell {0} by mail: {1}", "Message {0}: {1}", "Send a mail to {0} with the text: {1}",
           "Let {0} know: {1}", "Please send {0} this: {1}"),
-         lambda d: (d.entity(NAMES), d.rng.choice(("I am late", "Lunch at noon", "See you tomorrow", "The meeting is moved", "Call me back", "I will be there soon", "Happy birthday"))),
+         lambda d: (draw_name(d), d.rng.choice(("I am late", "Lunch at noon", "See you tomorrow", "The meeting is moved", "Call me back", "I will be there soon", "Happy birthday"))),
          lambda d: {"status": "sent"}, "I sent your message to {0}."),
     Kind(("get_price", "price_lookup", "product_price", "find_price"), "Look up the price of a product", ((("product", "item", "name"), "string"),),
          ("How much is the {0}?", "What does the {0} cost?", "What is the price of the {0}?", "How much does the {0} cost?", "Price of the {0}?", "Find the price of the {0}.",
