@@ -18,7 +18,7 @@ from router.complexity import chat_features, score, text_features
 from router.errors import RouteError
 from router.fleet import AUTO, Fleet, Pool
 from router.policy import RouteRequest, TierPolicy, possible_pools
-from text.bundle import Bundle
+from text.bundle import Bundle, TextTooLong
 
 LONG_CHARS = 16_384
 """Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
@@ -54,8 +54,12 @@ async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
     pools = _pools(route, policy, fleet)
     if pools[0].kind != "chat":
         raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")
-    prompt_tokens, is_estimate = await _count(request, pools, bundles)
     param = "messages" if is_chat else "prompt"
+    window = max(pool.context_window for pool in pools)
+    try:
+        prompt_tokens, is_estimate = await _count(request, pools, bundles, limit=window)
+    except TextTooLong as error:
+        raise _too_long(param, f"at least {error.least_tokens}", window) from None
     _check_prompt(prompt_tokens, pools, tier, param=param, is_estimate=is_estimate)
     max_tokens = output_limit(request) or _default_max_tokens(tier, prompt_tokens, pools)
     route = RouteRequest(
@@ -118,24 +122,33 @@ def _complexity(request: GenerationRequest) -> float:
     return score(text_features(request.prompt)) if isinstance(request.prompt, str) else 0.0
 
 
-async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore) -> tuple[int, bool]:
-    """Prompt tokens in the pool where they are most, and whether that is only an upper bound."""
+async def _count(
+    request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int
+) -> tuple[int, bool]:
+    """Prompt tokens in the pool where they are most, and whether that is only an upper bound.
+
+    Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
+    """
     known = {id(bundle): bundle for pool in pools if (bundle := bundles.bundle_of(pool.name))}
     bound = _upper_bound(request)
+    is_estimate = any(bundles.bundle_of(pool.name) is None for pool in pools)
+    refusable = None if is_estimate else limit
     counts = [
-        await asyncio.to_thread(_count_with, bundle, request) if bound > LONG_CHARS else _count_with(bundle, request)
+        await asyncio.to_thread(_count_with, bundle, request, refusable)
+        if bound > LONG_CHARS
+        else _count_with(bundle, request, refusable)
         for bundle in known.values()
     ]
-    is_estimate = any(bundles.bundle_of(pool.name) is None for pool in pools)
     # A foreign pool's bound must not refuse what its own tokenizer may take; it counts only where nothing is known.
     return (max(counts), is_estimate) if counts else (bound, True)
 
 
-def _count_with(bundle: Bundle, request: GenerationRequest) -> int:
+def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None) -> int:
     if isinstance(request, ChatCompletionRequest):
-        return bundle.count_chat(request.messages, None if request.tool_choice == "none" else request.tools)
+        tools = None if request.tool_choice == "none" else request.tools
+        return len(bundle.encode_chat(request.messages, tools, limit=limit))
     if isinstance(request.prompt, str):
-        return bundle.count_text(request.prompt)
+        return len(bundle.encode_text(request.prompt, limit=limit))
     return len(request.prompt)
 
 
@@ -153,18 +166,21 @@ def _check_prompt(
 ) -> None:
     window = max(pool.context_window for pool in pools)
     if prompt_tokens >= window and not is_estimate:
-        raise InvalidRequest(
-            f"{param}: {prompt_tokens} tokens, but the context window is {window}, and the answer needs room too; "
-            "shorten it",
-            param=param,
-            code="context_length_exceeded",
-        )
+        raise _too_long(param, str(prompt_tokens), window)
     if tier.context_tokens is not None and prompt_tokens > tier.context_tokens:
         raise InvalidRequest(
             f"{param}: {prompt_tokens} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
             param=param,
             code="context_quota_exceeded",
         )
+
+
+def _too_long(param: str, tokens: str, window: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{param}: {tokens} tokens, but the context window is {window}, and the answer needs room too; shorten it",
+        param=param,
+        code="context_length_exceeded",
+    )
 
 
 def _default_max_tokens(tier: TierTerms, prompt_tokens: int, pools: tuple[Pool, ...]) -> int:

@@ -55,6 +55,18 @@ async def test_a_mistake_is_named_and_no_worker_sees_it(
     assert durable_events(gateway) == []
 
 
+async def test_megabytes_over_the_window_are_refused_without_counting_them(gateway: Gateway, key: str) -> None:
+    async with gateway.client(key) as client:
+        for path, body in (
+            ("/chat/completions", {"messages": [{"role": "user", "content": "1+" * 3_000_000}]}),
+            ("/completions", {"prompt": "1+" * 3_000_000}),
+        ):
+            reply = await client.post(path, json={"model": "small", **body})
+            error = reply.json()["error"]
+            assert (reply.status_code, error["code"]) == (400, "context_length_exceeded")
+            assert "at least" in error["message"]
+
+
 async def test_a_session_is_refused_until_there_are_sessions(gateway: Gateway, key: str) -> None:
     async with gateway.client(key) as client:
         reply = await client.post(
