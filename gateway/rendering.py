@@ -85,6 +85,8 @@ async def _render(_request: Request, error: Exception) -> Response:
 
 async def _render_validation(_request: Request, error: Exception) -> Response:
     first = cast(RequestValidationError, error).errors()[0]
+    if first["type"] == "json_invalid":
+        return error_response(_invalid_json())
     path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     param = ".".join(path) or None
     return error_response(InvalidRequest(f"{param or 'body'}: {first['msg']}", param=param))
@@ -103,6 +105,10 @@ async def _render_bug(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
+def _invalid_json() -> InvalidRequest:
+    return InvalidRequest("the body is not valid JSON in UTF-8", code="invalid_json")
+
+
 def _http_error(request: Request, status: int) -> GatewayError:
     path = request.url.path
     parts = path.strip("/").split("/")
@@ -112,6 +118,9 @@ def _http_error(request: Request, status: int) -> GatewayError:
         return NotFound(f"there is no {path} here")
     if status == 405:
         return MethodNotAllowed(f"{path} does not take {request.method}")
+    if status == 400:
+        # Raised by FastAPI alone, for a body that it cannot parse.
+        return _invalid_json()
     other = InvalidRequest(HTTPStatus(status).phrase) if status < 500 else GatewayError(HTTPStatus(status).phrase)
     other.status = status
     return other

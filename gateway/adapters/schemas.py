@@ -13,7 +13,7 @@ class AdapterDraft(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\s]+$")]
+    name: Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\s\p{Cc}]+$")]
     variants: Annotated[dict[str, ModelId], Field(min_length=1)]
     tenant_id: UUID | None = None
 

@@ -38,6 +38,8 @@ async def create_adapter(sessions: Sessions, principal: Principal, draft: Adapte
     try:
         async with sessions.begin() as session:
             await _check_names(session, draft)
+            if not principal.is_platform_admin:
+                await _check_worker_names(session, principal.tenant_id, draft)
             if tenant_id is not None:
                 await _check_quota(session, tenant_id)
             session.add(adapter)
@@ -70,6 +72,23 @@ async def _check_names(session: AsyncSession, draft: AdapterDraft) -> None:
     unknown = draft.variants.keys() - {model.id for model in models}
     if unknown:
         raise InvalidRequest(f"variants: there is no model {min(unknown)!r}", param="variants")
+
+
+async def _check_worker_names(session: AsyncSession, tenant_id: UUID, draft: AdapterDraft) -> None:
+    """A tenant may give names of its own only to what it sees already: the rest at the workers may be another's."""
+    own = select(AdapterVariant.model_id, AdapterVariant.worker_name).where(
+        AdapterVariant.adapter_id.in_(
+            select(Adapter.id).where(or_(Adapter.tenant_id == tenant_id, Adapter.tenant_id.is_(None)))
+        )
+    )
+    seen = {(model_id, name) for model_id, name in await session.execute(own)}
+    hidden = draft.variants.items() - seen
+    if hidden:
+        model_id, name = min(hidden)
+        raise InvalidRequest(
+            f"variants: you have no adapter {name!r} for {model_id!r}; ask the platform's operator for it",
+            param="variants",
+        )
 
 
 async def _check_quota(session: AsyncSession, tenant_id: UUID) -> None:

@@ -4,6 +4,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.labels import Name
 from gateway.principal import Scope
 
 
@@ -13,7 +14,7 @@ class KeyDraft(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     tenant_id: UUID | None = None
-    name: Annotated[str, Field(min_length=1, max_length=120)]
+    name: Name
     scopes: Annotated[list[Scope], Field(min_length=1)] = ["inference"]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 RESERVED_NAMES = frozenset({"auto"})
-ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s]+$")]
+ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\p{Cc}]+$")]
 
 
 class ModelDraft(BaseModel):

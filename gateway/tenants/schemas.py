@@ -1,10 +1,9 @@
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-Name = Annotated[str, Field(min_length=1, max_length=120)]
+from gateway.labels import Name
 
 
 class TenantDraft(BaseModel):

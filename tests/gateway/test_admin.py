@@ -120,7 +120,10 @@ async def test_a_private_adapter_is_its_owners_alone(gateway: Gateway) -> None:
         ("/tenants", {"name": "x", "tier": "gold"}, 400, "tier"),
         ("/tenants", {"name": "platform", "tier": "free"}, 409, "name"),
         ("/tenants", {"name": "", "tier": "free"}, 400, "name"),
+        ("/tenants", {"name": "   ", "tier": "free"}, 400, "name"),
+        ("/tenants", {"name": "a\x00b", "tier": "free"}, 400, "name"),
         ("/tenants", {"name": "x"}, 400, "tier"),
+        ("/keys", {"name": "k\n"}, 400, "name"),
         ("/keys", {"name": "k", "scopes": ["root"]}, 400, "scopes.0"),
         ("/models", {"id": "auto", "pool": "small", "context_window": 5}, 400, "id"),
         ("/prices", {"model_id": "none", "prompt_nanousd": 1, "completion_nanousd": 1}, 400, "model_id"),
@@ -132,6 +135,31 @@ async def test_bad_input_names_the_field(
 ) -> None:
     reply = await gateway.admin.post(path, json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (status, param), reply.text
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"name": "\xff"}', b"[" * 100_000])
+async def test_what_is_not_json_is_called_so(gateway: Gateway, body: bytes) -> None:
+    reply = await gateway.admin.post("/tenants", content=body, headers={"Content-Type": "application/json"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, "invalid_json", None)
+
+
+async def test_a_tenant_cannot_name_what_it_does_not_see_at_the_workers(gateway: Gateway) -> None:
+    await gateway.post("/models", {"id": "m-7b", "pool": "small", "context_window": 512})
+    owner = await gateway.post("/tenants", {"name": "owner", "tier": "pro"})
+    await gateway.post("/adapters", {"name": "secret", "variants": {"m-7b": "s"}, "tenant_id": owner["id"]})
+    await gateway.post("/adapters", {"name": "pirate", "variants": {"m-7b": "p"}})
+    key = await gateway.make_key(scopes=("tenant-admin",))
+    async with gateway.client(key) as client:
+        stolen, unknown, public = [
+            await client.post(
+                f"{gateway.origin}/admin/v1/adapters", json={"name": f"my-{name}", "variants": {"m-7b": name}}
+            )
+            for name in ("s", "nothing", "p")
+        ]
+    assert (stolen.status_code, stolen.json()["error"]["param"]) == (400, "variants")
+    assert unknown.status_code == 400
+    assert public.status_code == 201, public.text
 
 
 async def test_every_change_leaves_an_audit_entry(gateway: Gateway) -> None:
