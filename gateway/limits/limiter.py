@@ -61,16 +61,20 @@ class Limiter:
         if limit is not None and admission.tokens > limit:
             raise refuse_too_large(admission, Standing(0, 0, 0, is_local=self.is_local))
         keys = redis_keys(admission.tenant_id, admission.now)
-        if not self.is_local:
-            try:
-                return await self._admit_in_redis(admission, keys)
-            except AWAY as error:
-                self._note_away(error)
-            except asyncio.CancelledError:
-                # Whether Redis reserved before the client left is not known; a refund of nothing does nothing.
-                self.settlements.put(Settlement(keys, admission.request_id, 0, 0, "refund"))
-                raise
-        return await self._admit_locally(admission, keys)
+        if self.is_local:
+            return await self._admit_locally(admission, keys)
+        try:
+            return await self._admit_in_redis(admission, keys)
+        except asyncio.CancelledError:
+            self._refund_perhaps(admission, keys)
+            raise
+        except AWAY as error:
+            self._note_away(error)
+        try:
+            return await self._admit_locally(admission, keys)
+        except BaseException:
+            self._refund_perhaps(admission, keys)
+            raise
 
     async def settle(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
         """Replace the reservation by what the request came to. Does not raise: what fails is sent again later."""
@@ -89,6 +93,10 @@ class Limiter:
     def refund_soon(self, reservation: Reservation) -> None:
         """As if the request had never been."""
         self.settlements.put(self._settlement(reservation, 0, 0, "refund"))
+
+    def _refund_perhaps(self, admission: Admission, keys: tuple[str, ...]) -> None:
+        """Redis may have reserved, or will once it reads what we sent; a refund of nothing does nothing."""
+        self.settlements.put(Settlement(keys, admission.request_id, 0, 0, "refund"))
 
     async def _admit_in_redis(self, admission: Admission, keys: tuple[str, ...]) -> Reservation:
         reply = await self._call_admit(admission, keys, "", "")

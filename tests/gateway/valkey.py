@@ -1,5 +1,6 @@
 """A real Valkey for tests, in a process of its own, on a free port."""
 
+import signal
 import socket
 import subprocess
 import time
@@ -35,6 +36,15 @@ class ValkeyProcess:
                 assert self._process.poll() is None, "valkey-server ended at its start"
                 assert time.monotonic() < deadline, "valkey-server does not answer"
                 time.sleep(0.01)
+
+    def pause(self) -> None:
+        """Hang: connections stay open, and what is sent meanwhile is read after `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self._process is not None:

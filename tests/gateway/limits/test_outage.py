@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.errors import LimitReached
+from gateway.errors import LimitReached, Unavailable
 from gateway.limits.limiter import Limiter
 from gateway.limits.scripts import connect_redis
 from tests.gateway.limits.fixtures import KnownLedger, admission
@@ -55,6 +55,31 @@ async def test_a_budget_holds_without_redis_for_requests_that_run_at_once() -> N
     finally:
         await redis.aclose()
     assert [getattr(result, "code", "ok") for result in results] == ["ok", "ok", "budget", "budget", "budget"]
+
+
+async def test_what_a_hanging_redis_reserves_late_for_a_refused_request_comes_back(tmp_path: Path) -> None:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    redis = connect_redis(valkey.url, deadline_s=0.5)
+    ledger = KnownLedger()
+    limiter = Limiter(redis, ledger, deadline_s=0.5)
+    tenant_id, tier = uuid4(), make_tier(budget_nanousd_per_month=100)
+    try:
+        await limiter.admit(admission(tenant_id, tier, cost_nanousd=20))
+        valkey.pause()
+        ledger.is_away = True
+        with pytest.raises(Unavailable):
+            await limiter.admit(admission(tenant_id, tier, cost_nanousd=40))
+        valkey.resume()
+        async with asyncio.timeout(10):
+            while limiter.is_local or len(limiter.settlements):
+                await limiter.settlements.drain_once()
+                await asyncio.sleep(0.05)
+        reservation = await limiter.admit(admission(tenant_id, tier, cost_nanousd=80))
+        assert not reservation.standing.is_local
+    finally:
+        await redis.aclose()
+        valkey.stop()
 
 
 async def test_a_redis_that_accepts_and_never_answers_costs_one_deadline() -> None:
