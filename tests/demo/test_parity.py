@@ -22,7 +22,8 @@ NUM_PROMPTS, MAX_TOKENS = 100, 48
 TOKENIZER = load_tokenizer(DEMO / "models" / "small")
 END_ID = TOKENIZER.token_to_id(END)
 
-pytestmark = pytest.mark.slow
+# peft calls what transformers has renamed.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
 def _prompts() -> list[list[int]]:
