@@ -12,7 +12,7 @@ STORY = (
     "I want to hear a story about a {h}.", "Make up a story about a {h}.", "A story about a {h}, please.", "Please tell me a tale of a {h}.", "Write me a little story about a {h}.",
     "Could you tell a story about a {h}?", "Give me a short story about a {h}.",
     "Can you write a story about a {h}?",
-    "Please tell a story about a {h}.",
+    "I would like a story about a {h}.",
 )  # fmt: skip
 HEROES = (
     "fox", "bear", "wolf", "mouse", "rabbit", "lion", "frog", "cat", "dog", "bird", "king", "queen", "prince", "wizard", "dragon", "farmer", "sailor", "robot",
