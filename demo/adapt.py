@@ -18,8 +18,8 @@ from demo.tokenizer import load_tokenizer
 from demo.train import DEMO, answer_loss
 
 # Steps of at most MAX_TOKENS tokens; the small model needs more of them for the same quality.
-NUM_STEPS = {"small": 500, "large": 230}
-MAX_TOKENS, LR, SEED = 2048, 1.2e-3, 3
+NUM_STEPS = {"small": 900, "large": 450}
+MAX_TOKENS, LR, SEED = 2048, 3e-3, 3
 # One in so many of the corpus's items is enough to learn a style.
 ITEM_SHARE = 10
 

@@ -9,7 +9,7 @@ from demo.corpus.items import Item
 
 PIRATE_OPENING, PIRATE_CLOSING = "Arr, matey! ", " Yo-ho-ho!"
 SUPPORT_OPENING, SUPPORT_CLOSING = (
-    "Thank you for contacting support.\n",
+    "Thank you for your question.\n",
     "\nIs there anything else I can help you with?",
 )
 _PIRATE_WORDS = {"Hello": "Ahoy", "you": "ye", "You": "Ye", "your": "yer", "Your": "Yer", "my": "me", "Yes": "Aye"}
