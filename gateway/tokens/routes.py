@@ -26,6 +26,9 @@ from text.bundle import Bundle
 
 router = APIRouter(prefix="/v1", tags=["tokens"])
 
+MAX_CHARS = 1_000_000
+"""About half a second of CPU. Tokenizing is free of charge and of limits, so that one call may not cost much."""
+
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 _CHAT = msgspec.json.Decoder(ChatCompletionRequest)
@@ -120,9 +123,16 @@ def _encode(bundle: Bundle, asked: TokenizeRequest) -> list[int]:
     if (asked.prompt is None) == (asked.messages is None):
         raise InvalidRequest("send either prompt or messages", param="prompt")
     if asked.prompt is not None:
-        return bundle.tokenizer.encode(asked.prompt, add_special_tokens=asked.add_special_tokens)
-    text = bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
-    return bundle.tokenizer.encode(text, add_special_tokens=False)
+        text, param = asked.prompt, "prompt"
+    else:
+        text, param = _render(bundle, asked), "messages"
+    if len(text) > MAX_CHARS:
+        raise InvalidRequest(f"{len(text)} characters; send at most {MAX_CHARS} at a time", param=param)
+    return bundle.tokenizer.encode(text, add_special_tokens=asked.add_special_tokens and param == "prompt")
+
+
+def _render(bundle: Bundle, asked: TokenizeRequest) -> str:
+    return bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
 
 
 def _json(value: object) -> Response:

@@ -92,3 +92,13 @@ async def test_a_body_that_lies_about_its_length_is_still_bounded(gateway: Gatew
         except httpx.WriteError:
             return
     assert reply.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "sent", [{"prompt": "a" * 1_000_001}, {"messages": [{"role": "user", "content": "a" * 1_000_001}]}]
+)
+async def test_megabytes_are_not_tokenized_for_the_asking(gateway: Gateway, key: str, sent: dict[str, object]) -> None:
+    async with gateway.client(key) as client:
+        reply = await client.post("/tokenize", json={"model": "small", **sent})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == next(iter(sent))
