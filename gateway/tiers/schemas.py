@@ -1,6 +1,6 @@
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 PositiveInt = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -28,6 +28,13 @@ class TierChange(BaseModel):
     complexity_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     allowed_pools: list[Annotated[str, Field(min_length=1, max_length=64)]] | None = None
     is_best_effort: bool = False
+
+    @field_validator("large_share")
+    @classmethod
+    def _refuse_what_is_not_enforced(cls, share: float | None) -> float | None:
+        if share is not None:
+            raise ValueError("is not enforced yet; leave it null and route by complexity_threshold or allowed_pools")
+        return share
 
 
 class TierView(BaseModel):
