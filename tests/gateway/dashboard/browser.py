@@ -21,6 +21,9 @@ class Tab:
     def __init__(self, socket: "aiohttp.ClientWebSocketResponse") -> None:
         self._socket = socket
         self._ids = itertools.count(1)
+        self._loader = ""
+        self._loaded: list[str] = []
+        """Loaders of the documents that are complete, in the order of their load events."""
         self.complaints: list[str] = []
         """What the browser wrote to its console and log: refused content, errors."""
 
@@ -39,27 +42,34 @@ class Tab:
         return result["result"].get("value")
 
     async def go(self, url: str) -> None:
-        await self.call("Page.navigate", url=url)
-        await self._wait_for("Page.loadEventFired")
+        wanted = (await self.call("Page.navigate", url=url))["loaderId"]
+        while wanted not in self._loaded:
+            await self._next()
+        self._loader = wanted
 
     async def click(self, selector: str) -> None:
         """Click what leads to another page, and wait for it."""
+        before = len(self._loaded)
         await self.evaluate(f"document.querySelector({selector!r}).click()")
-        await self._wait_for("Page.loadEventFired")
+        while not (others := [loader for loader in self._loaded[before:] if loader != self._loader]):
+            await self._next()
+        self._loader = others[-1]
 
     async def type(self, text: str) -> None:
-        """Into what has the focus."""
+        """Into what has the focus. A field with `autofocus` gets it after the page's load event, at the first frame."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.evaluate("document.activeElement === document.body"):
+                await asyncio.sleep(0.02)
         await self.call("Input.insertText", text=text)
-
-    async def _wait_for(self, event: str) -> None:
-        while (await self._next()).get("method") != event:
-            pass
 
     async def _next(self) -> dict[str, Any]:
         async with asyncio.timeout(DEADLINE_S):
             message: dict[str, Any] = await self._socket.receive_json()
-        if message.get("method") == "Log.entryAdded":
-            self.complaints.append(str(message["params"]["entry"]["text"]))
+        match message.get("method"):
+            case "Log.entryAdded":
+                self.complaints.append(str(message["params"]["entry"]["text"]))
+            case "Page.lifecycleEvent" if message["params"]["name"] == "load":
+                self._loaded.append(message["params"]["loaderId"])
         return message
 
 
@@ -81,6 +91,7 @@ async def open_tab(chromium: str, profile: Path) -> AsyncIterator[Tab]:
             async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                 tab = Tab(socket)
                 await tab.call("Page.enable")
+                await tab.call("Page.setLifecycleEventsEnabled", enabled=True)
                 await tab.call("Log.enable")
                 yield tab
     finally:
