@@ -36,12 +36,19 @@ def make_batch(lens: list[tuple[int, int]], *, heads: int, kv_heads: int, head_d
     return Batch(wide[:, :heads], cache, [n for n, _ in lens], [c for _, c in lens], tables)
 
 
-def run(batch: Batch, scale: float) -> Tensor:
-    plan = plan_attention(batch.query_lens, batch.context_lens, batch.tables, block_size=BLOCK, dtype=batch.cache.dtype)
+def run(batch: Batch, scale: float, window: int | None = None) -> Tensor:
+    plan = plan_attention(
+        batch.query_lens,
+        batch.context_lens,
+        batch.tables,
+        block_size=BLOCK,
+        dtype=batch.cache.dtype,
+        window=window,
+    )
     return paged_attention(batch.q, batch.cache, plan, scale=scale)
 
 
-def textbook(batch: Batch, scale: float) -> Tensor:
+def textbook(batch: Batch, scale: float, window: int | None = None) -> Tensor:
     """softmax(q k^T) v, one token and one head at a time, fp64."""
     kv_heads = batch.cache.shape[2] // 2
     rows = []
@@ -49,11 +56,12 @@ def textbook(batch: Batch, scale: float) -> Tensor:
     for new, context, table in zip(batch.query_lens, batch.context_lens, batch.tables, strict=True):
         tokens = batch.cache[table].flatten(0, 1).double()
         for position in range(context - new, context):
+            first = 0 if window is None else max(position + 1 - window, 0)
             heads = next(q)
             shared = len(heads) // kv_heads
             out = []
             for h, head in enumerate(heads):
-                keys, values = (tokens[: position + 1, h // shared + offset] for offset in (0, kv_heads))
+                keys, values = (tokens[first : position + 1, h // shared + offset] for offset in (0, kv_heads))
                 out.append(torch.softmax(scale * keys @ head, dim=0) @ values)
             rows.append(torch.cat(out))
     return torch.stack(rows)
@@ -75,6 +83,23 @@ def test_attention_equals_the_textbook(lens: list[tuple[int, int]], heads: int, 
     batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=torch.float32)
     scale = 1 / math.sqrt(head_dim)
     torch.testing.assert_close(run(batch, scale), textbook(batch, scale).float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 16, 33, 90, 1000])
+@pytest.mark.parametrize("lens", MIXES.values(), ids=MIXES.keys())
+def test_a_window_ends_what_is_looked_back_on(lens: list[tuple[int, int]], window: int) -> None:
+    batch = make_batch(lens, heads=8, kv_heads=2, head_dim=32, dtype=torch.float32)
+    got, expected = run(batch, 0.2, window), textbook(batch, 0.2, window)
+    torch.testing.assert_close(got, expected.float(), atol=1e-5, rtol=1e-5)
+
+
+def test_blocks_before_the_window_are_not_read() -> None:
+    batch = make_batch([(1, 200), (20, 150)], heads=4, kv_heads=2, head_dim=16, dtype=torch.float32)
+    before = run(batch, 0.2, window=32)
+    # New tokens of the second see positions 130 - 31 = 99 and later, which block 6 begins with at 96.
+    batch.cache[batch.tables[0][: (200 - 32) // BLOCK]] = torch.nan
+    batch.cache[batch.tables[1][:6]] = torch.nan
+    assert torch.equal(run(batch, 0.2, window=32), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

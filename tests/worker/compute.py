@@ -19,14 +19,21 @@ from worker.model.weights import target_dtype
 class TinyRunner:
     """Sequences by name; blocks are handed out scattered, as in a pool that has been in use."""
 
-    def __init__(self, checkpoint: Path, *, dtype: str = "float32", adapters: dict[str, Path] | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        dtype: str = "float32",
+        adapters: dict[str, Path] | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
         config = read_config(checkpoint)
         torch_dtype = target_dtype(dtype, config, checkpoint)
         self._lora = LoraStore(config, torch_dtype)
         for name, path in (adapters or {}).items():
             self._lora.add(name, read_adapter(path, config, torch_dtype))
         model = load_llama(checkpoint, config, torch_dtype)
-        self._runner = Runner(model, self._lora, num_blocks=97, max_model_len=config.max_positions)
+        self._runner = Runner(model, self._lora, num_blocks=97, max_model_len=max_model_len or config.max_positions)
         self._pool = BlockPool(97)
         block_ids = self._pool.allocate(97)
         random.Random(0).shuffle(block_ids)

@@ -70,9 +70,9 @@ def _num_weights(config: ModelConfig) -> int:
 
 def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
     asked = settings.max_model_len or config.max_positions
-    if asked > config.max_positions:
+    if asked > config.longest_window:
         raise CheckpointError(
-            folder / "config.json", f"max_model_len {asked} exceeds the model's window of {config.max_positions}"
+            folder / "config.json", f"max_model_len {asked} exceeds the model's window of {config.longest_window}"
         )
     return asked
 

@@ -1,5 +1,7 @@
 """From a step's chunks to the tensors of one forward pass."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -15,8 +17,10 @@ def order_chunks(chunks: list[Chunk]) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.num_computed))
 
 
-def make_inputs(chunks: list[Chunk], cos: Tensor, sin: Tensor, *, num_adapter_slots: int) -> StepInputs:
-    """chunks in the order of `order_chunks`; cos and sin are the whole rope tables."""
+def make_inputs(
+    chunks: list[Chunk], cos: Tensor, sin: Tensor, *, num_adapter_slots: int, windows: Iterable[int | None]
+) -> StepInputs:
+    """chunks in the order of `order_chunks`; cos and sin are the whole rope tables; windows: those of the layers."""
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -31,13 +35,13 @@ def make_inputs(chunks: list[Chunk], cos: Tensor, sin: Tensor, *, num_adapter_sl
         adapters += [sequence.adapter_slot] * chunk.num_tokens
         if chunk.is_last:
             output_rows.append(len(token_ids) - 1)
-    attention = plan_attention(
-        [chunk.num_tokens for chunk in chunks],
-        [chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks],
-        [chunk.sequence.block_ids for chunk in chunks],
-        block_size=BLOCK_SIZE,
-        dtype=cos.dtype,
-    )
+    query_lens = [chunk.num_tokens for chunk in chunks]
+    context_lens = [chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks]
+    tables = [chunk.sequence.block_ids for chunk in chunks]
+    attention = {
+        window: plan_attention(query_lens, context_lens, tables, block_size=BLOCK_SIZE, dtype=cos.dtype, window=window)
+        for window in windows
+    }
     at = torch.tensor(positions)
     return StepInputs(
         token_ids=torch.tensor(token_ids),

@@ -31,12 +31,15 @@ class Runner:
         self._lora = lora
         shape = (num_blocks, BLOCK_SIZE, 2 * config.num_kv_heads, config.head_dim)
         self._caches = [_lazy_zeros(shape, dtype) for _ in range(config.num_layers)]
+        self._windows = frozenset(config.windows)
         self._cos, self._sin = rope_tables(config.rope, config.head_dim, max_model_len, dtype)
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         """Logits [number of chunks that are their sequence's last, vocab] fp32, in the chunks' order."""
         with torch.inference_mode():
-            inputs = make_inputs(chunks, self._cos, self._sin, num_adapter_slots=self._lora.num_slots)
+            inputs = make_inputs(
+                chunks, self._cos, self._sin, num_adapter_slots=self._lora.num_slots, windows=self._windows
+            )
             return self._model.forward(inputs, self._caches, self._lora.layers)
 
     def clear(self, block_ids: list[int]) -> None:

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker.model.rope_config import RopeConfig, parse_rope
+
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_DEFAULT_SLIDING_WINDOW, _DEFAULT_MAX_WINDOW_LAYERS = 4096, 28
+"""What transformers takes where config.json says nothing."""
 
 
 class CheckpointError(Exception):
@@ -16,19 +22,12 @@ class CheckpointError(Exception):
 
 
 @dataclass(frozen=True)
-class RopeConfig:
-    """kind: default, linear or llama3; the latter's four numbers as in Llama 3.1's config."""
-
-    theta: float = 10000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
-
-
-@dataclass(frozen=True)
 class ModelConfig:
+    """windows: how many tokens each layer's attention looks back on, the own one counted; None for all.
+
+    max_positions: the window to serve unless asked otherwise; longest_window: the most that may be asked for.
+    """
+
     architecture: str
     vocab_size: int
     hidden_size: int
@@ -45,8 +44,14 @@ class ModelConfig:
     o_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    windows: tuple[int | None, ...]
     dtype: str
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def longest_window(self) -> int:
+        """Dynamic scaling stretches the window when it is asked to."""
+        return int(self.max_positions * self.rope.factor) if self.rope.kind == "dynamic" else self.max_positions
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -81,9 +86,6 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         raise ValueError("quantized checkpoints are not supported yet")
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; it must be silu")
-    window = raw.get("sliding_window") if raw.get("use_sliding_window", architecture.startswith("Mistral")) else None
-    if window and window < raw["max_position_embeddings"]:
-        raise ValueError("sliding-window attention is not supported yet")
     is_qwen2 = architecture == "Qwen2ForCausalLM"
     num_heads = _positive(raw, "num_attention_heads")
     num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
@@ -105,12 +107,13 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         head_dim=head_dim,
         rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
         max_positions=_positive(raw, "max_position_embeddings"),
-        rope=_parse_rope(raw),
+        rope=parse_rope(raw),
         tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
         qkv_bias=is_qwen2 or has_bias,
         o_bias=has_bias and not is_qwen2,
         mlp_bias=bool(raw.get("mlp_bias", False)),
         qk_norm=architecture == "Qwen3ForCausalLM",
+        windows=_windows(raw, architecture),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."),
         eos_token_ids=eos_token_ids,
     )
@@ -122,7 +125,28 @@ def _architecture(raw: dict[str, Any]) -> str:
         if name in ARCHITECTURES:
             return str(name)
     named = ", ".join(map(str, names)) or f"model_type {raw.get('model_type')!r}"
+    if any(raw.get(name) for name in _EXPERT_COUNTS):
+        raise ValueError(f"mixture-of-experts models ({named}) are not supported yet")
     raise ValueError(f"unsupported architecture {named}; supported: {', '.join(ARCHITECTURES)}")
+
+
+def _windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, ...]:
+    """Mistral slides in every layer, Qwen in those that `layer_types` names or from `max_window_layers` on."""
+    num_layers = _positive(raw, "num_hidden_layers")
+    is_qwen = architecture.startswith("Qwen")
+    window = raw.get("sliding_window", _DEFAULT_SLIDING_WINDOW)
+    can_slide = raw.get("use_sliding_window", False) if is_qwen else architecture == "MistralForCausalLM"
+    if not can_slide or window is None or window >= raw["max_position_embeddings"]:
+        return (None,) * num_layers
+    if not isinstance(window, int) or window <= 0:
+        raise ValueError(f"sliding_window must be a positive integer, got {window!r}")
+    if not is_qwen:
+        return (window,) * num_layers
+    first = raw.get("max_window_layers", _DEFAULT_MAX_WINDOW_LAYERS)
+    types = raw.get("layer_types") or [_SLIDING if i >= first else _FULL for i in range(num_layers)]
+    if len(types) != num_layers or not {_SLIDING, _FULL}.issuperset(types):
+        raise ValueError(f"layer_types must be {num_layers} of {_FULL} and {_SLIDING}, got {types}")
+    return tuple(window if kind == _SLIDING else None for kind in types)
 
 
 def _positive(raw: dict[str, Any], name: str) -> int:
@@ -130,29 +154,6 @@ def _positive(raw: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or value <= 0:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return value
-
-
-def _parse_rope(raw: dict[str, Any]) -> RopeConfig:
-    """`rope_parameters` (transformers 5) holds theta and scaling; before, they stood apart."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind not in ("default", "linear", "llama3"):
-        raise ValueError(f"rope type {kind!r} is not supported; supported: default, linear, llama3")
-    if float(scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))) != 1.0:
-        raise ValueError("partial rotary embedding is not supported")
-    theta = scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0
-    if kind == "default":
-        return RopeConfig(theta=float(theta))
-    if kind == "linear":
-        return RopeConfig(theta=float(theta), kind=kind, factor=float(scaling["factor"]))
-    return RopeConfig(
-        theta=float(theta),
-        kind=kind,
-        factor=float(scaling["factor"]),
-        low_freq_factor=float(scaling["low_freq_factor"]),
-        high_freq_factor=float(scaling["high_freq_factor"]),
-        original_max_positions=int(scaling["original_max_position_embeddings"]),
-    )
 
 
 def _eos_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:

@@ -17,14 +17,14 @@ from kernels.rope import rope
 class StepInputs:
     """One step's batch. slots: where the new tokens' keys and values go; cos, sin: the rope tables' rows.
 
-    segments: which tokens use which adapter; None when none does.
+    attention: a plan for each window that layers have. segments: which tokens use which adapter; None when none does.
     """
 
     token_ids: Tensor
     slots: Tensor
     cos: Tensor
     sin: Tensor
-    attention: AttentionPlan
+    attention: dict[int | None, AttentionPlan]
     segments: LoraSegments | None
     output_rows: Tensor
 
@@ -49,7 +49,10 @@ class Linear:
 
 @dataclass(slots=True)
 class Attention:
-    """qkv holds the rows of q, k, v in this order. Norms of q and k heads only for Qwen3."""
+    """qkv holds the rows of q, k, v in this order. Norms of q and k heads only for Qwen3.
+
+    window: how many tokens are looked back on, the own one counted; None for all.
+    """
 
     qkv: Linear
     o: Linear
@@ -59,6 +62,7 @@ class Attention:
     q_norm: Tensor | None
     k_norm: Tensor | None
     eps: float
+    window: int | None
 
     def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
         heads = self.qkv(x, inputs, lora).view(len(x), -1, self.head_dim)
@@ -69,7 +73,8 @@ class Attention:
             keys.copy_(rms_norm(keys, self.k_norm, eps=self.eps))
         rope(heads[:, :num_rotated], inputs.cos, inputs.sin)
         store_kv(heads[:, self.num_heads :], cache, inputs.slots)
-        out = paged_attention(heads[:, : self.num_heads], cache, inputs.attention, scale=self.head_dim**-0.5)
+        plan = inputs.attention[self.window]
+        out = paged_attention(heads[:, : self.num_heads], cache, plan, scale=self.head_dim**-0.5)
         return self.o(out, inputs, lora)
 
 

@@ -1,4 +1,4 @@
-"""Llama and its siblings (Mistral without sliding window, Qwen2, Qwen3), on a paged KV cache."""
+"""Llama and its siblings (Mistral, Qwen2, Qwen3), on a paged KV cache."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,7 @@ def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torc
         q_norm=vector("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
         k_norm=vector("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
         eps=config.rms_eps,
+        window=config.windows[i],
     )
     mlp = GatedMLP(
         gate_up=fused("gate_up", "mlp", has_bias=config.mlp_bias),

@@ -1,4 +1,4 @@
-"""Tables of the rotary embedding's angles, with Llama 3.1's and linear scaling."""
+"""Tables of the rotary embedding's angles, with linear, dynamic and Llama 3.1's scaling."""
 
 import math
 
@@ -6,24 +6,35 @@ import torch
 from torch import Tensor
 
 from kernels.rope import signed_sin
-from worker.model.config import RopeConfig
+from worker.model.rope_config import RopeConfig
 
 
 def rope_tables(config: RopeConfig, head_dim: int, num_positions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and signed sin, each [num_positions, 1, head_dim], as `kernels.rope` wants their rows."""
-    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * _frequencies(config, head_dim)
+    frequencies = _frequencies(config, head_dim, num_positions)
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1).to(dtype)[:, None], signed_sin(sin).to(dtype)[:, None]
 
 
-def _frequencies(config: RopeConfig, head_dim: int) -> Tensor:
+def _frequencies(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
     """[head_dim / 2], radians a position."""
-    frequencies = 1.0 / config.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    if config.kind == "default":
-        return frequencies
+    theta = _stretched_theta(config, head_dim, num_positions) if config.kind == "dynamic" else config.theta
+    frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     if config.kind == "linear":
         return frequencies / config.factor
-    return _llama3(config, frequencies)
+    return _llama3(config, frequencies) if config.kind == "llama3" else frequencies
+
+
+def _stretched_theta(config: RopeConfig, head_dim: int, num_positions: int) -> float:
+    """Dynamic NTK scaling, for the longest sequence that will be served; within the trained window theta itself.
+
+    transformers stretches as a sequence grows, and then mixes new queries with keys of the old angles. One theta for
+    all positions keeps cached keys valid, and equals transformers' for a prompt of `num_positions` tokens.
+    """
+    length = max(num_positions, config.original_max_positions)
+    stretch = config.factor * length / config.original_max_positions - (config.factor - 1)
+    return config.theta * float(stretch ** (head_dim / (head_dim - 2)))
 
 
 def _llama3(config: RopeConfig, frequencies: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ def truncate(name: str) -> Callable[[Path], None]:
 
 
 NORM, UP = "model.norm.weight", "model.layers.1.mlp.up_proj.weight"
+MISTRAL: dict[str, object] = {"architectures": ["MistralForCausalLM"]}
+QWEN3: dict[str, object] = {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}
 CASES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json", "the file is missing"),
     "config not json": (lambda f: (f / "config.json").write_text("{"), "config.json", "not valid JSON"),
@@ -44,10 +46,22 @@ CASES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no field": (edit_config(hidden_size=None), "config.json", "hidden_size"),
     "architecture": (edit_config(architectures=["MambaForCausalLM"]), "config.json", "MambaForCausalLM"),
     "rope": (edit_config(rope_scaling={"rope_type": "yarn", "factor": 2.0}), "config.json", "'yarn'"),
-    "sliding": (
-        edit_config(architectures=["MistralForCausalLM"], sliding_window=64),
+    "rope factor": (edit_config(rope_scaling={"rope_type": "dynamic", "factor": 0.5}), "config.json", "at least 1"),
+    "experts": (
+        edit_config(architectures=["MixtralForCausalLM"], num_local_experts=8),
         "config.json",
-        "sliding-window attention",
+        "mixture-of-experts models (MixtralForCausalLM) are not supported yet",
+    ),
+    "window": (edit_config(**MISTRAL, sliding_window=-1), "config.json", "sliding_window must be a positive integer"),
+    "layer types": (
+        edit_config(**QWEN3, sliding_window=64, layer_types=["full_attention", "linear_attention"]),
+        "config.json",
+        "linear_attention",
+    ),
+    "too few layer types": (
+        edit_config(**QWEN3, sliding_window=64, layer_types=["full_attention"]),
+        "config.json",
+        "layer_types must be 2 of",
     ),
     "quantized": (edit_config(quantization_config={"bits": 4}), "config.json", "quantized"),
     "heads": (edit_config(num_key_value_heads=3), "config.json", "cannot share 3"),
@@ -98,7 +112,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"max_model_len": 1024}, "exceeds the model's window of 512"),
+        ({"max_model_len": 513}, "exceeds the model's window of 512"),
         ({"num_blocks": 31}, "needs 32 KV blocks, there is room for 31"),
         ({"dtype": "int8"}, "dtype 'int8'"),
     ],
@@ -109,6 +123,14 @@ def test_settings_that_do_not_fit_the_checkpoint_are_named(
     folder = make_tiny_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=reason):
         assemble(EngineSettings(model_path=folder, **settings))  # type: ignore[arg-type]
+
+
+def test_dynamic_scaling_stretches_the_window_as_far_as_its_factor_goes(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    assert assemble(EngineSettings(model_path=folder)).max_model_len == 512
+    assert assemble(EngineSettings(model_path=folder, max_model_len=1024)).max_model_len == 1024
+    with pytest.raises(CheckpointError, match="exceeds the model's window of 1024"):
+        assemble(EngineSettings(model_path=folder, max_model_len=1025))
 
 
 def test_the_version_names_the_weights(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}
+SLIDING = {"use_sliding_window": True, "sliding_window": 33}
 VARIANTS: dict[str, dict[str, Any]] = {
     "gqa tied": {},
     "mha": {"num_kv_heads": 4},
@@ -29,9 +33,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama3 rope": {"rope_scaling": LLAMA3_ROPE},
     "linear rope, old spelling": {"rope_scaling": {"type": "linear", "factor": 4.0}},
     "transformers 5 layout": {"is_transformers5": True, "rope_scaling": LLAMA3_ROPE, "rope_theta": 20000.0},
-    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
-    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32},
+    "dynamic rope": {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
+    "dynamic rope over its window": {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_model_len": 64},
+    "dynamic rope, transformers 5": {
+        "is_transformers5": True,
+        "rope_scaling": {"rope_type": "dynamic", "factor": 3.0},
+        "max_model_len": 100,
+    },
+    "mistral": MISTRAL | {"sliding_window": None},
+    "mistral sliding": MISTRAL | {"sliding_window": 40},
+    "mistral sliding by one block": MISTRAL | {"sliding_window": 16, "is_transformers5": True},
+    "qwen2": QWEN2,
+    "qwen2 sliding from a layer on": QWEN2 | SLIDING | {"max_window_layers": 1},
+    "qwen3": QWEN3,
+    "qwen3 sliding in named layers": QWEN3 | SLIDING | {"layer_types": ["sliding_attention", "full_attention"]},
 }
 PROMPT = [(11 * i + 3) % 380 for i in range(150)]
 
@@ -51,7 +66,7 @@ def expected(checkpoint: Path) -> torch.Tensor:
 
 @pytest.mark.parametrize("chunk_lens", [[150], [64, 64, 22], [7, 33, 1, 16, 93], [140] + [1] * 10])
 def test_logits_equal_those_of_transformers(checkpoint: Path, expected: torch.Tensor, chunk_lens: list[int]) -> None:
-    runner = TinyRunner(checkpoint)
+    runner = TinyRunner(checkpoint, max_model_len=len(PROMPT))
     done = 0
     for chunk_len in chunk_lens:
         done += chunk_len
