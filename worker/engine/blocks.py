@@ -56,6 +56,10 @@ class BlockPool:
         """How many of these are free now, and would stop being so if shared."""
         return sum(block_id in self._free for block_id in block_ids)
 
+    def unshared(self, block_ids: list[int]) -> list[int]:
+        """Of one owner's blocks those that it alone owns."""
+        return [block_id for block_id in block_ids if self._num_owners[block_id] == 1]
+
     def share(self, block_ids: list[int]) -> None:
         """Make the caller one more owner of each."""
         for block_id in block_ids:

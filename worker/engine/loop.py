@@ -65,7 +65,8 @@ class StepLoop:
             self._was_checked = True
 
     def step(self) -> None:
-        """Compute what the scheduler chooses; an exception fails the requests in that step and no others."""
+        """Compute what the scheduler chooses. When that raises, each request is tried alone, so that only those fail
+        whose own computation breaks."""
         started_at = time.monotonic()
         self._was_checked = False
         for sequence in self._scheduler.expired(started_at):
@@ -73,18 +74,32 @@ class StepLoop:
         chunks = order_chunks(self._scheduler.schedule(started_at))
         if not chunks:
             return
-        finishing = [chunk.sequence for chunk in chunks if chunk.is_last]
         try:
-            tokens = self._parts.sampler.choose(self._parts.runner.run(chunks), finishing)
-        except Exception as error:
-            self._fail_step(chunks, error)
-            return
+            self._compute(chunks, started_at)
+        except Exception:
+            log.exception("a step of %d requests failed; each is tried alone", len(chunks))
+            self.num_failed_steps_total += 1
+            for chunk in chunks:
+                self._compute_alone(chunk)
+
+    def _compute(self, chunks: list[Chunk], started_at: float) -> None:
+        """Whatever may raise comes before any change, so that the same chunks can be computed again."""
+        finishing = [chunk.sequence for chunk in chunks if chunk.is_last]
+        tokens = self._parts.sampler.choose(self._parts.runner.run(chunks), finishing)
         now = time.monotonic()
         for chunk in chunks:
             chunk.sequence.compute_s += now - started_at
         self._scheduler.advance(chunks)
         for sequence, token in zip(finishing, tokens, strict=True):
             self._accept(sequence, token, now)
+
+    def _compute_alone(self, chunk: Chunk) -> None:
+        try:
+            self._compute([chunk], time.monotonic())
+        except Exception as error:
+            log.warning("request %s failed: %s", chunk.sequence.request.request_id, error)
+            self._discard_blocks(chunk.sequence)
+            self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
 
     def _accept(self, sequence: Sequence, token: int | None, now: float) -> None:
         """Append a sampled token and put it out; None means that the logits were not finite."""
@@ -109,17 +124,14 @@ class StepLoop:
             return "stop"
         return "length" if sequence.num_output >= sampling.max_tokens else None
 
-    def _fail_step(self, chunks: list[Chunk], error: Exception) -> None:
-        log.exception("a step of %d requests failed", len(chunks))
-        self.num_failed_steps_total += 1
-        for chunk in chunks:
-            self._discard_blocks(chunk.sequence)
-            self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
-
     def _discard_blocks(self, sequence: Sequence) -> None:
-        """Its keys may be NaN: nobody may hit them, and padding must not read them, since 0 * NaN is NaN."""
-        self._scheduler.pool.unname(sequence.block_ids)
-        self._parts.runner.clear(sequence.block_ids)
+        """Its keys may be NaN: nobody may hit them, and padding must not read them, since 0 * NaN is NaN.
+
+        Blocks that others own too stay: they need them, and whoever of them is poisoned clears them as the last.
+        """
+        block_ids = self._scheduler.pool.unshared(sequence.block_ids)
+        self._scheduler.pool.unname(block_ids)
+        self._parts.runner.clear(block_ids)
 
     def _fail(self, sequence: Sequence, error: EngineError) -> None:
         self._drop(sequence)

@@ -151,13 +151,19 @@ async def test_adapters_come_and_go_while_the_engine_runs(engine: Engine, adapte
     assert first.token_ids + rest == expected
 
 
-async def test_nan_logits_fail_their_own_request_and_leave_no_trace(tmp_path: Path) -> None:
+@pytest.fixture
+def poisoned(tmp_path: Path) -> Path:
+    """A checkpoint whose logits are NaN after POISON."""
     checkpoint = make_tiny_checkpoint(tmp_path, tie_word_embeddings=False)
     weights = load_file(checkpoint / "model.safetensors")
     weights["model.embed_tokens.weight"][POISON] = float("nan")
     save_file(weights, checkpoint / "model.safetensors")
+    return checkpoint
+
+
+async def test_nan_logits_fail_their_own_request_and_leave_no_trace(poisoned: Path) -> None:
     # So few blocks that the poisoned ones are used again at once.
-    settings = EngineSettings(model_path=checkpoint, num_threads=1, num_blocks=8, max_model_len=128)
+    settings = EngineSettings(model_path=poisoned, num_threads=1, num_blocks=8, max_model_len=128)
     engine = Engine.load(settings)
     engine.start()
     expected = await collect(engine, make_request(PROMPT, max_tokens=40))
@@ -169,6 +175,20 @@ async def test_nan_logits_fail_their_own_request_and_leave_no_trace(tmp_path: Pa
         )
         assert good == expected
         assert isinstance(bad, StepFailed) and "not finite" in str(bad)
+    await engine.stop()
+
+
+async def test_a_poisoned_request_leaves_the_prefix_that_it_shares_to_the_others(poisoned: Path) -> None:
+    engine = Engine.load(EngineSettings(model_path=poisoned, num_threads=1))
+    engine.start()
+    prompt = [*range(20, 68), 7]
+    expected = await collect(engine, make_request(prompt, max_tokens=300))
+    # Another salt: the second one computes its prefix itself, and the poisoned one finds it while that runs.
+    other = engine.generate(make_request(prompt, max_tokens=300, cache_salt="s"))
+    first = await anext(other)
+    with pytest.raises(StepFailed):
+        await collect(engine, make_request([*prompt, POISON], cache_salt="s"))
+    assert first.token_ids + [token async for output in other for token in output.token_ids] == expected
     await engine.stop()
 
 
@@ -187,20 +207,18 @@ class BreakingRunner:
         self.runner.clear(block_ids)
 
 
-async def test_a_step_that_raises_fails_what_it_held_and_the_engine_goes_on(checkpoint: Path) -> None:
+async def test_a_step_that_raises_fails_only_the_request_that_breaks_it(checkpoint: Path) -> None:
     settings = EngineSettings(model_path=checkpoint, num_threads=1)
     parts = assemble(settings)
     engine = Engine(replace(parts, runner=BreakingRunner(parts.runner)), settings)  # type: ignore[arg-type]
     engine.start()
     never = {POISON: -100.0}
-    expected = await collect(engine, make_request(PROMPT, logit_bias=never))
+    expected = await collect(engine, make_request(PROMPT, max_tokens=400, logit_bias=never))
     bystander = engine.generate(make_request(PROMPT, max_tokens=400, logit_bias=never))
-    await anext(bystander)
+    first = await anext(bystander)
     with pytest.raises(StepFailed, match="no room for this"):
         await collect(engine, make_request([POISON]))
-    with pytest.raises(StepFailed):
-        [output async for output in bystander]
-    assert await collect(engine, make_request(PROMPT, logit_bias=never)) == expected
+    assert first.token_ids + [token async for output in bystander for token in output.token_ids] == expected
     report = engine.report()
     assert (report.num_failed_steps_total, report.num_free_blocks) == (1, report.num_blocks)
     await engine.stop()
