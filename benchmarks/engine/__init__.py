@@ -1,0 +1,1 @@
+"""Speed of an OpenAI-compatible engine; see `__main__`."""

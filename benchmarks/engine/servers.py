@@ -1,0 +1,86 @@
+"""A server under test: started by its command and awaited, or already running somewhere."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.platform import free_port
+
+_START_LIMIT_S = 300.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Server:
+    """base_url ends in /v1. start_s: from the process' start to its first completion; None where it ran already."""
+
+    name: str
+    base_url: str
+    model: str
+    session: aiohttp.ClientSession
+    start_s: float | None
+
+
+@contextlib.asynccontextmanager
+async def running_server(name: str, target: str, folder: Path) -> AsyncIterator[Server]:
+    """target: a URL with /v1, or a command with `{port}` and `{model}`."""
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        if target.startswith(("http://", "https://")):
+            base_url = target.rstrip("/")
+            yield Server(name, base_url, await _model_id(session, base_url), session, None)
+            return
+        port = free_port()
+        command = shlex.split(target.format(port=port, model=folder))
+        base_url = f"http://127.0.0.1:{port}/v1"
+        started = time.perf_counter()
+        with _process(command, Path(f"/tmp/benchmark-engine-{name}.log")) as process:
+            model = await _until_answering(session, base_url, process)
+            yield Server(name, base_url, model, session, time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def _process(command: list[str], log_path: Path):
+    with log_path.open("wb") as log:
+        # A group of its own: some engines start workers that outlive a signal to the parent alone.
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+async def _until_answering(session: aiohttp.ClientSession, base_url: str, process: subprocess.Popen[bytes]) -> str:
+    """The model's id, once a completion of one token succeeds."""
+    deadline = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"{process.args} ended with {process.returncode}; see its log in /tmp")
+        with contextlib.suppress(aiohttp.ClientError, KeyError):
+            model = await _model_id(session, base_url)
+            body = {"model": model, "prompt": [5, 6, 7], "max_tokens": 1}
+            async with session.post(f"{base_url}/completions", json=body) as reply:
+                if reply.status == 200:
+                    await reply.read()
+                    return model
+        await asyncio.sleep(_POLL_S)
+    raise SystemExit(f"{process.args} did not answer within {_START_LIMIT_S:.0f} s")
+
+
+async def _model_id(session: aiohttp.ClientSession, base_url: str) -> str:
+    async with session.get(f"{base_url}/models") as reply:
+        return str((await reply.json())["data"][0]["id"])
