@@ -58,7 +58,10 @@ def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaMo
     vocab_shape = (config.vocab_size, config.hidden_size)
     with Checkpoint(folder) as checkpoint:
         embedding = checkpoint.read("model.embed_tokens.weight", vocab_shape, dtype)
-        layers = [_load_layer(checkpoint, config, i, dtype) for i in range(config.num_layers)]
+        layers = []
+        for i in range(config.num_layers):
+            layers.append(_load_layer(checkpoint, config, i, dtype))
+            checkpoint.unmap()
         norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
         head = embedding if config.tie_embeddings else checkpoint.read("lm_head.weight", vocab_shape, dtype)
     return LlamaModel(config, embedding, layers, norm, pack(head))

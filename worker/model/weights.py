@@ -18,7 +18,10 @@ _SAMPLE_BYTES = 1 << 20
 
 
 class Checkpoint:
-    """The open tensor files of a folder; a context manager. Every error is a CheckpointError naming its file."""
+    """The open tensor files of a folder; a context manager. Every error is a CheckpointError naming its file.
+
+    Files are mapped into memory, where pages once read stay until they are unmapped: call `unmap` now and then.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,10 +32,11 @@ class Checkpoint:
         return self
 
     def __exit__(self, *exc: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._open.clear()
+        self.unmap()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+    def unmap(self) -> None:
+        """Nothing that was read needs the files any more; they are opened again when something else is read."""
+        self._open.clear()
 
     def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         path = self._file_of.get(name)
@@ -46,7 +50,7 @@ class Checkpoint:
             raise CheckpointError(path, f"the tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         if not tensor.is_floating_point():
             raise CheckpointError(path, f"the tensor {name!r} has type {tensor.dtype}, expected a floating-point one")
-        return tensor.to(dtype)
+        return tensor.to(dtype, copy=True)
 
     def _file(self, path: Path) -> Any:
         if path not in self._open:

@@ -74,15 +74,40 @@ def test_logits_equal_those_of_transformers(checkpoint: Path, expected: torch.Te
         torch.testing.assert_close(logits, expected[done - 1], atol=1e-4, rtol=0)
 
 
-def test_bfloat16_errs_at_most_twice_as_much_as_transformers_does(tmp_path: Path) -> None:
-    checkpoint = make_tiny_checkpoint(tmp_path, dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("variant", "mistake"),
+    [
+        ("theta", {"rope_theta": 490000.0}),
+        ("llama3 rope", {"rope_scaling": LLAMA3_ROPE | {"high_freq_factor": 3.9}}),
+        ("dynamic rope over its window", {"rope_scaling": {"rope_type": "dynamic", "factor": 4.1}}),
+        ("mistral sliding", {"sliding_window": 41}),
+        ("qwen3 sliding in named layers", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("gqa tied", {"rms_norm_eps": 1e-4}),
+    ],
+)
+def test_a_small_mistake_would_be_seen(tmp_path: Path, variant: str, mistake: dict[str, Any]) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path, **VARIANTS[variant])
+    right = TinyRunner(checkpoint, max_model_len=len(PROMPT)).extend("a", PROMPT)
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | mistake))
+    wrong = TinyRunner(checkpoint, max_model_len=len(PROMPT)).extend("a", PROMPT)
+    assert (wrong - right).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("variant", ["gqa tied", "mistral sliding", "qwen2", "qwen3"])
+def test_half_types_err_at_most_twice_as_much_as_in_transformers(
+    tmp_path: Path, variant: str, dtype: torch.dtype
+) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path, dtype=dtype, **VARIANTS[variant])
     with torch.inference_mode():
         prompt = torch.tensor([PROMPT])
         truth, theirs = (
-            AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)(prompt).logits[0, -1].double()
-            for dtype in (torch.float64, torch.bfloat16)
+            AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype_)(prompt).logits[0, -20:].double()
+            for dtype_ in (torch.float64, dtype)
         )
-    ours = TinyRunner(checkpoint, dtype="bfloat16").extend("a", PROMPT).double()
+    runner = TinyRunner(checkpoint, dtype=str(dtype).removeprefix("torch."))
+    ours = torch.stack([runner.extend("a", PROMPT[:done]) for done in range(131, 151)]).double()
     assert (ours - truth).square().mean() <= 4 * (theirs - truth).square().mean()
 
 
