@@ -54,7 +54,7 @@ class TinyRunner:
             missing = blocks_needed(len(ids)) - len(sequence.block_ids)
             sequence.block_ids += self._pool.allocate(missing)
             chunks.append(Chunk(sequence, sequence.num_uncomputed))
-        logits = self._runner.run(chunks)
+        logits = self._runner.run(chunks).logits
         for chunk in chunks:
             chunk.sequence.num_computed += chunk.num_tokens
         return logits

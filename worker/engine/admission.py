@@ -26,8 +26,9 @@ def check_request(request: EngineRequest, *, vocab_size: int, max_model_len: int
         raise InvalidRequest(f"priority must be 0 to {_NUM_CLASSES - 1}, got {request.priority}", param="priority")
     if request.weight <= 0:
         raise InvalidRequest(f"weight must be positive, got {request.weight}", param="weight")
-    if len(prompt) + sampling.max_tokens > max_model_len:
-        raise PromptTooLong(len(prompt), sampling.max_tokens, max_model_len)
+    num_output = sampling.max_tokens if request.pooling is None else 0
+    if len(prompt) + num_output > max_model_len:
+        raise PromptTooLong(len(prompt), num_output, max_model_len)
 
 
 def _check_ids(ids: Iterable[int], vocab_size: int, *, param: str) -> None:

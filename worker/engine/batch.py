@@ -26,6 +26,7 @@ def make_inputs(
     slots: list[int] = []
     adapters: list[int] = []
     output_rows: list[int] = []
+    has_pooling = False
     for chunk in chunks:
         sequence, start = chunk.sequence, chunk.sequence.num_computed
         end = start + chunk.num_tokens
@@ -33,7 +34,9 @@ def make_inputs(
         positions += range(start, end)
         slots += [sequence.block_ids[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(start, end)]
         adapters += [sequence.adapter_slot] * chunk.num_tokens
-        if chunk.is_last:
+        if sequence.request.pooling is not None:
+            has_pooling = True
+        elif chunk.is_last:
             output_rows.append(len(token_ids) - 1)
     query_lens = [chunk.num_tokens for chunk in chunks]
     context_lens = [chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks]
@@ -51,4 +54,5 @@ def make_inputs(
         attention=attention,
         segments=plan_lora(adapters, num_slots=num_adapter_slots, dtype=cos.dtype),
         output_rows=torch.tensor(output_rows, dtype=torch.int64),
+        has_pooling=has_pooling,
     )

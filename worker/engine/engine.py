@@ -128,6 +128,7 @@ class Engine:
             discarded_tokens_total=self._num_discarded,
             num_preemptions_total=scheduler.num_preemptions,
             num_failed_steps_total=loop.num_failed_steps_total,
+            num_nan_rows_total=loop.num_nan_rows_total,
         )
 
     # Callers' side, under _wake.

@@ -7,6 +7,7 @@ from protocol.responses import FinishReason
 from worker.engine.assembly import EngineParts
 from worker.engine.batch import order_chunks
 from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
+from worker.engine.pooling import unit_vector
 from worker.engine.prefix_cache import root_digest
 from worker.engine.request import EngineRequest, TokenOutput
 from worker.engine.sequence import Chunk, Sequence
@@ -30,6 +31,7 @@ class StepLoop:
         self.cached_tokens_total = 0
         self.completion_tokens_total = 0
         self.num_failed_steps_total = 0
+        self.num_nan_rows_total = 0
 
     @property
     def has_work(self) -> bool:
@@ -84,14 +86,19 @@ class StepLoop:
 
     def _compute(self, chunks: list[Chunk], started_at: float) -> None:
         """Whatever may raise comes before any change, so that the same chunks can be computed again."""
-        finishing = [chunk.sequence for chunk in chunks if chunk.is_last]
-        tokens = self._parts.sampler.choose(self._parts.runner.run(chunks), finishing)
+        finishing = [chunk.sequence for chunk in chunks if chunk.is_last and chunk.sequence.request.pooling is None]
+        outputs = self._parts.runner.run(chunks)
+        tokens = self._parts.sampler.choose(outputs.logits, finishing)
         now = time.monotonic()
         for chunk in chunks:
             chunk.sequence.compute_s += now - started_at
         self._scheduler.advance(chunks)
         for sequence, token in zip(finishing, tokens, strict=True):
             self._accept(sequence, token, now)
+        for sequence, pooled in outputs.pooled.items():
+            sequence.pooled = pooled
+            if not sequence.num_uncomputed:
+                self._finish_embedding(sequence, now)
 
     def _compute_alone(self, chunk: Chunk) -> None:
         try:
@@ -101,28 +108,45 @@ class StepLoop:
             self._discard_blocks(chunk.sequence)
             self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
 
+    def _finish_embedding(self, sequence: Sequence, now: float) -> None:
+        embedding = unit_vector(sequence.pooled)
+        if embedding is None:
+            self._fail_not_finite(sequence)
+            return
+        self._count_prompt(sequence)
+        self._drop(sequence)
+        self.rate.record(now)
+        self.outputs.append((sequence.request.request_id, _make_output(sequence, [], "stop", embedding)))
+
     def _accept(self, sequence: Sequence, token: int | None, now: float) -> None:
         """Append a sampled token and put it out; None means that the logits were not finite."""
         if token is None:
-            self._discard_blocks(sequence)
-            self._fail(sequence, StepFailed("the logits are not finite (NaN or infinite)"))
+            self._fail_not_finite(sequence)
             return
         if sequence.num_output == 0:
-            self.prompt_tokens_total += sequence.num_prompt
-            self.cached_tokens_total += sequence.num_cached
+            self._count_prompt(sequence)
         sequence.token_ids.append(token)
         self.completion_tokens_total += 1
         reason = self._finish_reason(sequence, token)
         if reason is not None:
             self._drop(sequence)
             self.rate.record(now)
-        self.outputs.append((sequence.request.request_id, _make_output(sequence, token, reason)))
+        self.outputs.append((sequence.request.request_id, _make_output(sequence, [token], reason)))
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
         sampling = sequence.request.sampling
         if token in sampling.stop_token_ids or (token in self._parts.eos_token_ids and not sampling.ignore_eos):
             return "stop"
         return "length" if sequence.num_output >= sampling.max_tokens else None
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        self.prompt_tokens_total += sequence.num_prompt
+        self.cached_tokens_total += sequence.num_cached
+
+    def _fail_not_finite(self, sequence: Sequence) -> None:
+        self.num_nan_rows_total += 1
+        self._discard_blocks(sequence)
+        self._fail(sequence, StepFailed("what the model computed is not finite (NaN or infinite)"))
 
     def _discard_blocks(self, sequence: Sequence) -> None:
         """Its keys may be NaN: nobody may hit them, and padding must not read them, since 0 * NaN is NaN.
@@ -143,11 +167,14 @@ class StepLoop:
             self._parts.lora.release(sequence.adapter_slot)
 
 
-def _make_output(sequence: Sequence, token: int, reason: FinishReason | None) -> TokenOutput:
+def _make_output(
+    sequence: Sequence, token_ids: list[int], reason: FinishReason | None, embedding: bytes | None = None
+) -> TokenOutput:
     return TokenOutput(
-        token_ids=[token],
+        token_ids=token_ids,
         finish_reason=reason,
         cached_tokens=sequence.num_cached,
         queue_ms=sequence.queue_s * 1e3,
         compute_ms=sequence.compute_s * 1e3,
+        embedding=embedding,
     )

@@ -1,10 +1,13 @@
 """What the engine is asked for and what it answers. No torch here."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
 from protocol.responses import FinishReason
+
+Pooling = Literal["last", "mean"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +33,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRequest:
-    """priority: 0..3, lower first; weight: the tenant's share within its class; deadline_at: `time.monotonic()`."""
+    """priority: 0..3, lower first; weight: the tenant's share within its class; deadline_at: `time.monotonic()`.
+
+    pooling: not an answer is wanted but an embedding, from the last token's state or the mean of all.
+    """
 
     request_id: str
     prompt_ids: list[int]
@@ -41,12 +47,14 @@ class EngineRequest:
     weight: float = 1.0
     cache_salt: str = ""
     deadline_at: float | None = None
+    pooling: Pooling | None = None
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of a request; the figures are final on the output that carries a finish_reason.
 
-    compute_ms: wall time of the steps in which the request took part.
+    compute_ms: wall time of the steps in which the request took part. embedding: the only output of a request for one,
+    of length 1, little-endian float32.
     """
 
     token_ids: list[int]
@@ -54,6 +62,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     queue_ms: float = 0.0
     compute_ms: float = 0.0
+    embedding: bytes | None = None
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +85,4 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     discarded_tokens_total: int
     num_preemptions_total: int
     num_failed_steps_total: int
+    num_nan_rows_total: int

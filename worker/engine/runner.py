@@ -2,13 +2,15 @@
 
 import math
 import mmap
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from worker.engine.batch import make_inputs
 from worker.engine.blocks import BLOCK_SIZE
-from worker.engine.sequence import Chunk
+from worker.engine.pooling import pool
+from worker.engine.sequence import Chunk, Sequence
 from worker.lora.store import LoraStore
 from worker.model.config import ModelConfig
 from worker.model.llama import LlamaModel
@@ -19,6 +21,14 @@ def block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Memory of one block in all layers."""
     per_token = 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
     return BLOCK_SIZE * per_token * config.num_layers
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """logits [number of chunks that yield a token, vocab] fp32, in the chunks' order; pooled: see `pool`."""
+
+    logits: Tensor
+    pooled: dict[Sequence, Tensor]
 
 
 class Runner:
@@ -34,13 +44,14 @@ class Runner:
         self._windows = frozenset(config.windows)
         self._cos, self._sin = rope_tables(config.rope, config.head_dim, max_model_len, dtype)
 
-    def run(self, chunks: list[Chunk]) -> Tensor:
-        """Logits [number of chunks that are their sequence's last, vocab] fp32, in the chunks' order."""
+    def run(self, chunks: list[Chunk]) -> StepOutputs:
         with torch.inference_mode():
             inputs = make_inputs(
                 chunks, self._cos, self._sin, num_adapter_slots=self._lora.num_slots, windows=self._windows
             )
-            return self._model.forward(inputs, self._caches, self._lora.layers)
+            x = self._model.forward(inputs, self._caches, self._lora.layers)
+            pooled = pool(chunks, x, self._model) if inputs.has_pooling else {}
+            return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled)
 
     def clear(self, block_ids: list[int]) -> None:
         """Zero these blocks in every layer."""

@@ -153,6 +153,8 @@ class Scheduler:
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
         """The cached blocks that its tokens begin with; at least one token is left, to have logits to sample from."""
+        if sequence.request.pooling == "mean":
+            return []  # Every token's state is wanted, and the cache has only keys and values.
         self._extend_digests(sequence)
         return self.pool.find(sequence.block_digests[: (len(sequence.token_ids) - 1) // BLOCK_SIZE])
 

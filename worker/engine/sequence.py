@@ -1,6 +1,7 @@
 """A request on its way through the engine: its tokens, its blocks, how far it is computed."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from worker.engine.request import EngineRequest
 
@@ -10,7 +11,7 @@ class Sequence:
     """token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
-    Times are `time.monotonic()`.
+    Times are `time.monotonic()`. pooled: what an embedding has so far, see `worker.engine.pooling`.
     """
 
     request: EngineRequest
@@ -27,6 +28,7 @@ class Sequence:
     order: int = 0
     started_at: float | None = None
     compute_s: float = 0.0
+    pooled: Any = None
 
     @property
     def num_output(self) -> int:

@@ -18,6 +18,7 @@ class StepInputs:
     """One step's batch. slots: where the new tokens' keys and values go; cos, sin: the rope tables' rows.
 
     attention: a plan for each window that layers have. segments: which tokens use which adapter; None when none does.
+    output_rows: those that logits are wanted of; has_pooling: of some tokens the final state is wanted.
     """
 
     token_ids: Tensor
@@ -27,6 +28,7 @@ class StepInputs:
     attention: dict[int | None, AttentionPlan]
     segments: LoraSegments | None
     output_rows: Tensor
+    has_pooling: bool
 
 
 LoraLayer = dict[str, LoraStack]

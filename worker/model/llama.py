@@ -45,12 +45,19 @@ class LlamaModel:
     head: PackedWeight
 
     def forward(self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer]) -> Tensor:
-        """Logits [len(output_rows), vocab] fp32 of the rows asked for; the new tokens' keys and values are stored."""
+        """The tokens' states after the last layer [tokens, hidden]; their keys and values are stored."""
         x = torch.nn.functional.embedding(inputs.token_ids, self.embedding)
         for layer, cache, adapters in zip(self.layers, caches, lora, strict=True):
             x = layer(x, cache, inputs, adapters)
-        x = rms_norm(x.index_select(0, inputs.output_rows), self.norm, eps=self.config.rms_eps)
-        return linear(x, self.head).float()
+        return x
+
+    def final_states(self, x: Tensor) -> Tensor:
+        """What transformers calls the last hidden state, of rows that `forward` returned."""
+        return rms_norm(x, self.norm, eps=self.config.rms_eps)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[rows, vocab] fp32, of rows that `forward` returned."""
+        return linear(self.final_states(x), self.head).float()
 
 
 def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaModel:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from tests.tiny import make_tiny_checkpoint
 from tests.worker.engine.requests import collect, make_request
@@ -23,7 +22,7 @@ from worker.engine.errors import (
     StepFailed,
     UnknownAdapter,
 )
-from worker.engine.runner import Runner
+from worker.engine.runner import Runner, StepOutputs
 from worker.engine.sequence import Chunk
 from worker.engine.settings import EngineSettings
 from worker.lora.adapter import AdapterError
@@ -198,7 +197,7 @@ class BreakingRunner:
 
     runner: Runner
 
-    def run(self, chunks: list[Chunk]) -> Tensor:
+    def run(self, chunks: list[Chunk]) -> StepOutputs:
         if any(POISON in chunk.sequence.token_ids for chunk in chunks):
             raise torch.OutOfMemoryError("no room for this")
         return self.runner.run(chunks)
