@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _PREFIX = "TIERGATE_WORKER_"
+_POOLINGS = ("last", "mean")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -23,6 +24,7 @@ class WorkerSettings:
 
     name: the model id that clients see; None for the folder's name. adapters: name -> folder. register: the Redis URL
     to send heartbeats to. url: where others reach this worker; None for host and port. api_key: the shared worker key.
+    pooling: which of a text's final states make its embedding.
     """
 
     model: Path
@@ -30,6 +32,7 @@ class WorkerSettings:
     host: str = "127.0.0.1"
     name: str | None = None
     dtype: str = "auto"
+    pooling: str = "last"
     pool: str | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)
     max_model_len: int | None = None
@@ -105,6 +108,8 @@ def _parse(text: str, kind: Any, *, name: str) -> Any:
 def _check(settings: WorkerSettings) -> None:
     if not 0 <= settings.port <= 65535:
         raise SettingsError(f"--port: {settings.port} is not between 0 and 65535")
+    if settings.pooling not in _POOLINGS:
+        raise SettingsError(f"--pooling: {settings.pooling!r} is not one of {', '.join(_POOLINGS)}")
     if settings.dtype not in _DTYPES:
         raise SettingsError(f"--dtype: {settings.dtype!r} is not one of {', '.join(_DTYPES)}")
     counts = ("max_model_len", "max_num_seqs", "max_batched_tokens", "num_threads", "kv_blocks", "kv_memory_mb")

@@ -30,6 +30,7 @@ def test_options_win_over_variables_over_defaults() -> None:
         ({"TIERGATE_WORKER_ADAPTERS": "a"}, {}, "TIERGATE_WORKER_ADAPTERS"),
         ({}, {"port": 70000}, "--port"),
         ({}, {"dtype": "int8"}, "--dtype"),
+        ({}, {"pooling": "first"}, "--pooling"),
         ({}, {"max_model_len": 0}, "--max-model-len"),
         ({}, {"max_waiting": -1}, "--max-waiting"),
         ({}, {"drain_grace_s": -1.0}, "--drain-grace-s"),

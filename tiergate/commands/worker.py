@@ -12,6 +12,9 @@ def worker(
     host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a key.")] = None,
     name: Annotated[str | None, typer.Option(help="The model id that clients see; default: the folder's name.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="Embeddings are the last token's state (last) or the mean of all (mean).")
+    ] = None,
     pool: Annotated[str | None, typer.Option(help="The pool that this replica belongs to.")] = None,
     adapter: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A PEFT adapter to load; may be repeated.")
@@ -40,6 +43,7 @@ def worker(
             host=host,
             name=name,
             dtype=dtype,
+            pooling=pooling,
             pool=pool,
             adapters=parse_adapters(adapter) if adapter else None,
             max_model_len=max_model_len,

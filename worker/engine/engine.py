@@ -42,6 +42,7 @@ class Engine:
         self._num_discarded = 0
         self.last_step_at = time.monotonic()
         self.max_model_len = parts.max_model_len
+        self.vocab_size, self.hidden_size = parts.config.vocab_size, parts.config.hidden_size
         self.model_version = parts.model_version
 
     @classmethod

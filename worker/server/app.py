@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from protocol.errors import ProtocolError
-from worker.server import health, models, tokenize
+from worker.server import embeddings, health, models, tokenize
 from worker.server.completions import CompletionsEndpoint
 from worker.server.errors import KeyGate, on_bug, on_http_error, on_protocol_error
 from worker.server.health import Readiness
@@ -20,6 +20,7 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
     routes = [
         Route("/v1/chat/completions", CompletionsEndpoint(replica, is_chat=True), methods=["POST"]),
         Route("/v1/completions", CompletionsEndpoint(replica, is_chat=False), methods=["POST"]),
+        Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
         Route("/v1/models", _models),
         Route("/v1/load_lora_adapter", models.load_adapter, methods=["POST"]),
         Route("/v1/unload_lora_adapter", models.unload_adapter, methods=["POST"]),

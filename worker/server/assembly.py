@@ -35,6 +35,7 @@ def make_replica(settings: WorkerSettings) -> Replica:
         created_at_s=int(time.time()),
         defaults=defaults,
         metrics=Metrics(engine, settings.served_name),
+        pooling="mean" if settings.pooling == "mean" else "last",
         api_key=settings.api_key,
         max_body_bytes=settings.max_body_bytes,
         adapter_paths={name: str(path) for name, path in settings.adapters.items()},

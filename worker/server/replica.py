@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import ErrorType, ProtocolError
 from protocol.load import LoadReport
 from text.bundle import Bundle
+from worker.engine.request import Pooling
 from worker.server.activity import Activity
 from worker.server.defaults import SamplingDefaults
 from worker.server.line import Line
@@ -46,6 +47,7 @@ class Replica:
     created_at_s: int
     defaults: SamplingDefaults
     metrics: Metrics
+    pooling: Pooling
     api_key: str | None
     max_body_bytes: int
     adapter_paths: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,66 @@
+"""Body and answer of `/v1/embeddings`, in OpenAI's shape."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from protocol.errors import ProtocolError
+from protocol.requests import PositiveInt, TokenId
+
+MAX_INPUTS = 2048
+
+
+class EmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """priority and cache_salt are honoured by a worker only together with the worker key."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=200)]
+    # OpenAI's four forms; msgspec allows one list type in a union, so that `inputs_of` tells mixed lists apart.
+    input: str | list[str | TokenId | list[TokenId]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: PositiveInt | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=3)] | None = None
+    cache_salt: Annotated[str, Meta(max_length=200)] | None = None
+
+
+class Embedding(msgspec.Struct, kw_only=True):
+    """embedding: numbers, or little-endian float32 in base64."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsUsage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(msgspec.Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
+
+
+def inputs_of(request: EmbeddingsRequest) -> list[str | list[int]]:
+    """Each text, or each list of token ids. Raises ProtocolError for none, too many, empty or mixed ones."""
+    given = request.input
+    if isinstance(given, str):
+        return _checked([given])
+    if given and all(isinstance(part, int) for part in given):
+        return _checked([[part for part in given if isinstance(part, int)]])
+    texts: list[str | list[int]] = [part for part in given if not isinstance(part, int)]
+    if len(texts) < len(given) or len({type(text) for text in texts}) > 1:
+        raise ProtocolError("send strings, or token ids, or lists of token ids, not a mixture", param="input")
+    return _checked(texts)
+
+
+def _checked(texts: list[str | list[int]]) -> list[str | list[int]]:
+    if not 1 <= len(texts) <= MAX_INPUTS:
+        raise ProtocolError(f"send 1 to {MAX_INPUTS} texts in a request, not {len(texts)}", param="input")
+    for i, text in enumerate(texts):
+        if not text:
+            raise ProtocolError("a text must not be empty", param="input" if len(texts) == 1 else f"input[{i}]")
+    return texts

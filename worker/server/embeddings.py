@@ -1,0 +1,167 @@
+"""`POST /v1/embeddings`: every text is a request of its own in the engine's step loop."""
+
+import asyncio
+import base64
+import time
+from array import array
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from protocol.accounting import ACCOUNTING_HEADER, Accounting
+from protocol.checks import decode_body
+from protocol.embeddings import Embedding, EmbeddingsRequest, EmbeddingsResponse, EmbeddingsUsage, inputs_of
+from protocol.errors import ProtocolError
+from text.bundle import TextTooLong
+from worker.engine.request import EngineRequest, TokenOutput
+from worker.server.body import read_body
+from worker.server.call import Call, read_call
+from worker.server.disconnect import ClientGone, until_disconnect
+from worker.server.replica import Replica
+
+_DECODER = msgspec.json.Decoder(EmbeddingsRequest)
+_DEFAULT_PRIORITY = 2
+_MAX_AT_ONCE = 16
+"""Of one call's texts in the engine's queue, so that a long list leaves room for others."""
+_INLINE_BYTES = 16_384
+"""A body up to this length is tokenised in a few milliseconds; a longer one goes to a thread."""
+
+
+async def embeddings(request: Request) -> Response:
+    replica: Replica = request.app.state.replica
+    answers: list[Response] = []
+
+    async def answer(body: bytes, call: Call) -> None:
+        answers.append(await _answer(replica, body, call))
+
+    try:
+        with replica.activity:
+            replica.check_accepting()
+            body = await read_body(request, max_bytes=replica.max_body_bytes)
+            call = read_call(request.headers, has_key=replica.api_key is not None)
+            await until_disconnect(request.receive, answer(body, call))
+    except ProtocolError as error:
+        replica.metrics.count_failed(error.code or "invalid_request")
+        raise
+    except (ClientGone, ClientDisconnect):
+        replica.metrics.count_failed("client_disconnected")
+        # 499, as nginx calls it; nobody reads it.
+        return Response(status_code=499)
+    return answers[0]
+
+
+@dataclass(frozen=True)
+class _Job:
+    asked: EmbeddingsRequest
+    requests: list[EngineRequest]
+
+    @property
+    def num_prompt(self) -> int:
+        return sum(len(request.prompt_ids) for request in self.requests)
+
+
+async def _answer(replica: Replica, body: bytes, call: Call) -> Response:
+    arrived_at = time.monotonic()
+    if len(body) > _INLINE_BYTES:
+        job = await asyncio.to_thread(_make_job, replica, body, call)
+    else:
+        job = _make_job(replica, body, call)
+    parts: list[list[TokenOutput]] = []
+    for start in range(0, len(job.requests), _MAX_AT_ONCE):
+        parts.append(await _run(replica, job.requests[start : start + _MAX_AT_ONCE]))
+    headers = {"x-request-id": call.request_id}
+    if call.wants_accounting:
+        headers[ACCOUNTING_HEADER] = msgspec.json.encode(_accounting(replica, job, parts)).decode()
+    replica.metrics.request_s.observe(time.monotonic() - arrived_at)
+    replica.metrics.count_finished("stop")
+    return Response(_encode(job, parts), headers=headers, media_type="application/json")
+
+
+def _make_job(replica: Replica, body: bytes, call: Call) -> _Job:
+    """Raises ProtocolError."""
+    asked = decode_body(body, _DECODER)
+    adapter = replica.adapter_for(asked.model)
+    size = replica.engine.hidden_size
+    if asked.dimensions not in (None, size):
+        raise ProtocolError(f"this model's embeddings have {size} dimensions and no fewer", param="dimensions")
+    requests = []
+    for i, text in enumerate(inputs_of(asked)):
+        request = EngineRequest(
+            request_id=f"{call.request_id}/{i}",
+            prompt_ids=_prompt_ids(replica, text),
+            adapter=adapter,
+            priority=asked.priority if call.is_trusted and asked.priority is not None else _DEFAULT_PRIORITY,
+            tenant=call.tenant,
+            weight=call.weight,
+            cache_salt=asked.cache_salt or "" if call.is_trusted else "",
+            deadline_at=call.deadline_at,
+            pooling=replica.pooling,
+        )
+        requests.append(request)
+    return _Job(asked, requests)
+
+
+def _prompt_ids(replica: Replica, text: str | list[int]) -> list[int]:
+    window = replica.engine.max_model_len
+    try:
+        prompt_ids = replica.bundle.encode_text(text, limit=window) if isinstance(text, str) else text
+    except TextTooLong as error:
+        raise _too_long(f"at least {error.least_tokens}", window) from error
+    if not prompt_ids:
+        raise ProtocolError("the text has no tokens", param="input")
+    if min(prompt_ids) < 0 or max(prompt_ids) >= replica.engine.vocab_size:
+        raise ProtocolError(f"a token id is outside the vocabulary of {replica.engine.vocab_size}", param="input")
+    if len(prompt_ids) > window:
+        raise _too_long(str(len(prompt_ids)), window)
+    return prompt_ids
+
+
+def _too_long(num_tokens: str, window: int) -> ProtocolError:
+    return ProtocolError(
+        f"a text has {num_tokens} tokens, the model's window is {window}; shorten it",
+        param="input",
+        code="context_length_exceeded",
+    )
+
+
+async def _run(replica: Replica, requests: list[EngineRequest]) -> list[TokenOutput]:
+    """Their outputs, in order. Raises EngineError, and then none of them goes on."""
+    streams = []
+    try:
+        for request in requests:
+            streams.append(replica.engine.generate(request))
+        return [await anext(stream) for stream in streams]
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _encode(job: _Job, parts: list[list[TokenOutput]]) -> bytes:
+    vectors = [output.embedding or b"" for part in parts for output in part]
+    is_base64 = job.asked.encoding_format == "base64"
+    answer = EmbeddingsResponse(
+        data=[
+            Embedding(
+                index=i, embedding=base64.b64encode(vector).decode() if is_base64 else array("f", vector).tolist()
+            )
+            for i, vector in enumerate(vectors)
+        ],
+        model=job.asked.model,
+        usage=EmbeddingsUsage(prompt_tokens=job.num_prompt, total_tokens=job.num_prompt),
+    )
+    return msgspec.json.encode(answer)
+
+
+def _accounting(replica: Replica, job: _Job, parts: list[list[TokenOutput]]) -> Accounting:
+    return Accounting(
+        prompt_tokens=job.num_prompt,
+        cached_prompt_tokens=sum(output.cached_tokens for part in parts for output in part),
+        completion_tokens=0,
+        # The texts of a part share their steps.
+        queue_ms=sum(max(output.queue_ms for output in part) for part in parts),
+        compute_ms=sum(max(output.compute_ms for output in part) for part in parts),
+        worker_id=replica.worker_id,
+        finish_reason="stop",
+    )
