@@ -132,6 +132,13 @@ class Engine:
             num_nan_rows_total=loop.num_nan_rows_total,
         )
 
+    def adapters_in_use(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Those that running requests have, and those that waiting ones want."""
+        sequences = [each for each in self._parts.scheduler.snapshot() if each.request.adapter is not None]
+        running = [each.request.adapter for each in sequences if each.block_ids]
+        waiting = [each.request.adapter for each in sequences if not each.block_ids]
+        return frozenset(filter(None, running)), frozenset(filter(None, waiting))
+
     # Callers' side, under _wake.
 
     def _check_room(self) -> None:

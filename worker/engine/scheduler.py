@@ -41,6 +41,10 @@ class Scheduler:
     def live(self) -> Iterator[Sequence]:
         return iter(self._live.values())
 
+    def snapshot(self) -> tuple[Sequence, ...]:
+        """The live sequences of one moment; any thread may ask."""
+        return tuple(self._live.values())
+
     def get(self, request_id: str) -> Sequence | None:
         return self._live.get(request_id)
 

@@ -1,5 +1,6 @@
-"""`GET /metrics`: vLLM's names under our prefix, so that existing dashboards need one change."""
+"""`GET /metrics`: vLLM's names, labels and buckets under our prefix, so that existing dashboards need one change."""
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -7,11 +8,19 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from worker.server.gpu import find_gpus
+
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
 
-_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
-_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
+_FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_FIRST_TOKEN_S += (20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+_REQUEST_S += (960.0, 1920.0, 7680.0)
+_LABELS = ("model_name", "engine")
+_ENGINE = "0"
+"""vLLM counts the engines of a server; here there is one."""
 
 
 class Metrics:
@@ -21,46 +30,47 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(_EngineCollector(engine, model_name))
-        self.first_token_s = self._histogram("time_to_first_token_seconds", "arrival to first token", model_name)
-        self.inter_token_s = self._histogram(
-            "inter_token_latency_seconds", "between two tokens of a request", model_name, _TOKEN_S
-        )
-        self.request_s = self._histogram("e2e_request_latency_seconds", "arrival to end", model_name)
-        self.queue_s = self._histogram("request_queue_time_seconds", "waiting before the first step", model_name)
+        gpus = find_gpus()
+        if gpus is not None:
+            self._registry.register(gpus)
+        self._model_name = model_name
+        self.first_token_s = self._histogram("time_to_first_token_seconds", "arrival to first token", _FIRST_TOKEN_S)
+        self.inter_token_s = self._histogram("inter_token_latency_seconds", "between two tokens of a request", _TOKEN_S)
+        self.request_s = self._histogram("e2e_request_latency_seconds", "arrival to end", _REQUEST_S)
+        self.queue_s = self._histogram("request_queue_time_seconds", "waiting before the first step", _REQUEST_S)
         self._finished = Counter(
             "tiergate_request_success",
             "Requests that ended by themselves.",
-            ["model_name", "finished_reason"],
+            [*_LABELS, "finished_reason"],
             registry=self._registry,
         )
         self._failed = Counter(
             "tiergate_request_failure",
             "Requests that were refused or failed.",
-            ["model_name", "code"],
+            [*_LABELS, "code"],
             registry=self._registry,
         )
-        self._model_name = model_name
 
     def count_finished(self, reason: str) -> None:
-        self._finished.labels(self._model_name, reason).inc()
+        self._finished.labels(self._model_name, _ENGINE, reason).inc()
 
     def count_failed(self, code: str) -> None:
-        self._failed.labels(self._model_name, code).inc()
+        self._failed.labels(self._model_name, _ENGINE, code).inc()
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
-    def _histogram(self, name: str, what: str, model_name: str, buckets: tuple[float, ...] = _LATENCY_S) -> Histogram:
+    def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
         histogram = Histogram(
-            f"tiergate_{name}", f"Seconds: {what}.", ["model_name"], registry=self._registry, buckets=buckets
+            f"tiergate_{name}", f"Seconds: {what}.", _LABELS, registry=self._registry, buckets=buckets
         )
-        return histogram.labels(model_name)
+        return histogram.labels(self._model_name, _ENGINE)
 
 
 class _EngineCollector(Collector):
     def __init__(self, engine: "Engine", model_name: str) -> None:
         self._engine = engine
-        self._labels = [model_name]
+        self._labels = [model_name, _ENGINE]
 
     def collect(self) -> Iterator[Metric]:
         load = self._engine.report()
@@ -75,13 +85,27 @@ class _EngineCollector(Collector):
         yield self._counter("generation_tokens", "Tokens generated.", load.completion_tokens_total)
         yield self._counter("discarded_tokens", "Tokens generated that no client got.", load.discarded_tokens_total)
         yield self._counter("failed_steps", "Steps that broke.", load.num_failed_steps_total)
+        yield self._counter("nan_rows", "Requests whose figures were not finite.", load.num_nan_rows_total)
+        if load.adapters:
+            yield self._lora_requests_info(len(load.adapters))
+
+    def _lora_requests_info(self, max_lora: int) -> Metric:
+        """As vLLM: the names stand in the labels, the value is the time. Every adapter that is loaded fits a batch."""
+        running, waiting = (",".join(sorted(names)) for names in self._engine.adapters_in_use())
+        family = GaugeMetricFamily(
+            "tiergate_lora_requests_info",
+            "Adapters of running and of waiting requests.",
+            labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
+        )
+        family.add_metric([str(max_lora), waiting, running], time.time())
+        return family
 
     def _gauge(self, name: str, what: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"tiergate_{name}", what, labels=["model_name"])
+        family = GaugeMetricFamily(f"tiergate_{name}", what, labels=_LABELS)
         family.add_metric(self._labels, value)
         return family
 
     def _counter(self, name: str, what: str, value: float) -> Metric:
-        family = CounterMetricFamily(f"tiergate_{name}", what, labels=["model_name"])
+        family = CounterMetricFamily(f"tiergate_{name}", what, labels=_LABELS)
         family.add_metric(self._labels, value)
         return family

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.worker.server.running import RunningWorker, running_worker
 from tests.worker.server.scripted import make_scripted_checkpoint, poison
@@ -42,6 +43,18 @@ def test_the_official_client_raises(poisoned: RunningWorker) -> None:
             list(client.chat.completions.create(**ASK, stream=True))
         with pytest.raises(openai.InternalServerError, match="not finite"):
             client.chat.completions.create(**ASK)
+
+
+def test_what_is_not_finite_is_counted(poisoned: RunningWorker) -> None:
+    with poisoned.client() as client:
+        before = count_nan_rows(client)
+        assert client.post("/v1/chat/completions", json=ASK).status_code == 500
+        assert count_nan_rows(client) == before + 1
+
+
+def count_nan_rows(client: httpx.Client) -> float:
+    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+    return families["tiergate_nan_rows"].samples[0].value
 
 
 def test_a_failure_before_the_first_token_has_a_status_of_its_own(poisoned: RunningWorker) -> None:

@@ -67,13 +67,40 @@ def test_metrics_have_the_names_of_vllm(http: httpx.Client) -> None:
         "request_queue_time_seconds",
         "prompt_tokens",
         "generation_tokens",
+        "failed_steps",
+        "nan_rows",
+        "lora_requests_info",
     ):
         assert f"tiergate_{name}" in families
     counts = {s.name: s.value for s in families["tiergate_time_to_first_token_seconds"].samples}
     assert counts["tiergate_time_to_first_token_seconds_count"] >= 1
     (generated,) = families["tiergate_generation_tokens"].samples
-    assert (generated.name, generated.labels) == ("tiergate_generation_tokens_total", {"model_name": "tiny"})
+    labels = {"model_name": "tiny", "engine": "0"}
+    assert (generated.name, generated.labels) == ("tiergate_generation_tokens_total", labels)
     assert generated.value >= 5
+
+
+def lora_labels(http: httpx.Client) -> dict[str, str]:
+    families = {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
+    (sample,) = families["tiergate_lora_requests_info"].samples
+    assert abs(sample.value - time.time()) < 60
+    return sample.labels
+
+
+def test_metrics_name_the_adapters_in_use_as_vllm_does(checkpoint: Path, adapter: Path) -> None:
+    idle = {"max_lora": "1", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    body = {"model": "pirate", "prompt": "Hi", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    with running_worker(checkpoint, max_num_seqs=1, adapters={"pirate": adapter}) as small, small.client() as client:
+        assert lora_labels(client) == idle
+        with client.stream("POST", "/v1/completions", json=body) as running:
+            tokens = running.iter_lines()
+            next(tokens)
+            assert lora_labels(client) == idle | {"running_lora_adapters": "pirate"}
+            with client.stream("POST", "/v1/completions", json=body) as waiting:
+                notices = waiting.iter_lines()
+                next(notices)
+                both = {"running_lora_adapters": "pirate", "waiting_lora_adapters": "pirate"}
+                assert lora_labels(client) == idle | both
 
 
 def test_an_adapter_comes_and_goes(http: httpx.Client, worker: RunningWorker, checkpoint: Path, tmp_path: Path) -> None:
