@@ -59,6 +59,9 @@ class TinyRunner:
             chunk.sequence.num_computed += chunk.num_tokens
         return logits
 
+    def free(self, name: str) -> None:
+        self._pool.release(self._sequences.pop(name).block_ids)
+
     def _start(self, name: str, adapter: str | None) -> Sequence:
         request = EngineRequest(request_id=name, prompt_ids=[0], adapter=adapter)
         slot = -1 if adapter is None else self._lora.acquire(adapter)[0]

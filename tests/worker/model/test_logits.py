@@ -11,18 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.tiny import make_tiny_checkpoint
 from tests.worker.compute import TinyRunner
+from tests.worker.model.architectures import ARCHITECTURES, LLAMA3_ROPE, MISTRAL, QWEN2, QWEN3, SLIDING
 
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
-QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}
-SLIDING = {"use_sliding_window": True, "sliding_window": 33}
 VARIANTS: dict[str, dict[str, Any]] = {
     "gqa tied": {},
     "mha": {"num_kv_heads": 4},
@@ -74,6 +64,18 @@ def test_logits_equal_those_of_transformers(checkpoint: Path, expected: torch.Te
         torch.testing.assert_close(logits, expected[done - 1], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
+def test_chunks_of_every_size_give_the_same_logits(tmp_path: Path, architecture: dict[str, Any]) -> None:
+    runner = TinyRunner(make_tiny_checkpoint(tmp_path, **architecture))
+    prompt = PROMPT[:70]
+    whole = runner.extend("whole", prompt)
+    for size in range(1, 70):
+        for end in (*range(size, 70, size), 70):
+            logits = runner.extend("in chunks", prompt[:end])
+        runner.free("in chunks")
+        torch.testing.assert_close(logits, whole, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("variant", "mistake"),
     [
@@ -95,11 +97,11 @@ def test_a_small_mistake_would_be_seen(tmp_path: Path, variant: str, mistake: di
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("variant", ["gqa tied", "mistral sliding", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
 def test_half_types_err_at_most_twice_as_much_as_in_transformers(
-    tmp_path: Path, variant: str, dtype: torch.dtype
+    tmp_path: Path, architecture: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    checkpoint = make_tiny_checkpoint(tmp_path, dtype=dtype, **VARIANTS[variant])
+    checkpoint = make_tiny_checkpoint(tmp_path, dtype=dtype, **architecture)
     with torch.inference_mode():
         prompt = torch.tensor([PROMPT])
         truth, theirs = (
