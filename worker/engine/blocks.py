@@ -1,6 +1,7 @@
 """The pool of KV blocks: free, owned by one or more sequences, or cached (free, but its content can still be hit)."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 BLOCK_SIZE = 16
 
@@ -59,6 +60,10 @@ class BlockPool:
     def unshared(self, block_ids: list[int]) -> list[int]:
         """Of one owner's blocks those that it alone owns."""
         return [block_id for block_id in block_ids if self._num_owners[block_id] == 1]
+
+    def freed_by(self, block_ids: Iterable[int]) -> set[int]:
+        """The blocks that nobody would own if these ownerships were given up; a block stands there once for each."""
+        return {block_id for block_id, count in Counter(block_ids).items() if count == self._num_owners[block_id]}
 
     def share(self, block_ids: list[int]) -> None:
         """Make the caller one more owner of each."""

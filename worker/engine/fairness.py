@@ -1,82 +1,176 @@
-"""Fair queues between tenants of one class: the virtual token counter of Sheng et al. (OSDI 2024), weighted.
+"""Fair turns: the virtual token counter of Sheng et al. (OSDI 2024), weighted, between tenants and in a tenant between
+its adapters; in a tenant's share for one adapter short prompts go first, with ageing.
 
-The tenant that was served least, in tokens over its weight, is next. A tenant that comes back after being idle is
-lifted to the least of those that waited meanwhile: idling earns no credit.
+**The bound.** Let tenants f and g of one class both have requests waiting all through some interval. What they are
+served in it, in tokens over their weights, differs by at most U(f) + U(g), where U(x) = S * C / w(x), S is the most
+sequences that run at once, C the highest cost of one request and w the weight.
+
+Why: a turn goes to the tenant with the smallest counter, and who starts to wait is lifted to the smallest counter of
+those who wait, or to the floor, which is the highest counter that ever won a turn. So no counter of a waiting tenant is
+below the floor. Nor is x's above floor + U(x): at its last turn it was at most the floor, and since then it was charged
+only for what it had running, at most S sequences of at most C each. So the counters of two who wait are never further
+apart than the larger U, and the gap f - g moves by at most U(f) + U(g).
+
+It follows that nobody waits for ever: while g waits, no other tenant is served more than that beyond g. Between a
+tenant's adapters the same holds, with weights of 1, while the tenant has requests waiting. A prompt of L tokens is
+passed by younger ones of the same tenant and adapter of fewer than 3 L tokens in all, see `_Line`.
 """
 
-from collections import deque
+from bisect import insort
 
+from worker.engine.request import EngineRequest
 from worker.engine.sequence import Sequence
 
 PROMPT_TOKEN_COST = 1.0
 OUTPUT_TOKEN_COST = 2.0
 _MAX_REMEMBERED = 1000
+_AGEING = 4
+
+
+def token_cost(sequence: Sequence, start: int, end: int) -> float:
+    """Of serving the tokens [start, end) of a sequence."""
+    num_prompt = max(min(end, sequence.num_prompt) - start, 0)
+    return num_prompt * PROMPT_TOKEN_COST + (end - start - num_prompt) * OUTPUT_TOKEN_COST
 
 
 class FairQueue:
-    """Waiting sequences of one priority class; within a tenant first come, first served."""
+    """Waiting sequences of one priority class."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, deque[Sequence]] = {}
-        self._served: dict[str, float] = {}
-        self._floor = 0.0
+        self._tenants = Turns()
+        self._adapters: dict[str, Turns] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def push(self, sequence: Sequence) -> None:
-        self._queue_of(sequence.request.tenant).append(sequence)
-        self._size += 1
+        self._line_of(sequence).join(sequence)
 
     def push_front(self, sequence: Sequence) -> None:
         """For a preempted sequence: its service was already counted."""
-        self._queue_of(sequence.request.tenant).appendleft(sequence)
-        self._size += 1
+        self._line_of(sequence).rejoin(sequence)
 
     def peek(self) -> Sequence:
         """The next to serve; there must be one."""
-        return self._queues[self._next_tenant()][0]
+        tenant = self._tenants.next()
+        return self._lines[tenant, self._adapters[tenant].next()].first()
 
     def pop(self) -> Sequence:
-        tenant = self._next_tenant()
-        sequence = self._queues[tenant].popleft()
-        self._floor = max(self._floor, self._served[tenant])
-        self._shrink(tenant)
+        sequence = self.peek()
+        tenant, adapter = _names(sequence.request)
+        self._tenants.take(tenant)
+        self._adapters[tenant].take(adapter)
+        self.remove(sequence)
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
-        tenant = sequence.request.tenant
-        self._queues[tenant].remove(sequence)
-        self._shrink(tenant)
+        tenant, adapter = _names(sequence.request)
+        self._size -= 1
+        if not self._lines[tenant, adapter].leave(sequence):
+            del self._lines[tenant, adapter]
+            self._adapters[tenant].leave(adapter)
+            if not self._adapters[tenant].is_anybody_waiting:
+                del self._adapters[tenant]
+                self._tenants.leave(tenant)
 
-    def charge(self, tenant: str, cost: float) -> None:
-        """Add to what the tenant was served; cost is already divided by its weight."""
-        self._served[tenant] = self._served.get(tenant, self._floor) + cost
+    def charge(self, request: EngineRequest, cost: float) -> None:
+        """Add to what the request's tenant, and in it the adapter, was served."""
+        tenant, adapter = _names(request)
+        self._tenants.charge(tenant, cost / request.weight)
+        if tenant in self._adapters:
+            self._adapters[tenant].charge(adapter, cost)
 
     def served(self, tenant: str) -> float:
-        return self._served.get(tenant, self._floor)
+        return self._tenants.served(tenant)
 
-    def _next_tenant(self) -> str:
-        return min(self._queues, key=lambda tenant: self._served[tenant])
+    def _line_of(self, sequence: Sequence) -> "_Line":
+        tenant, adapter = _names(sequence.request)
+        self._size += 1
+        line = self._lines.get((tenant, adapter))
+        if line is None:
+            self._tenants.enter(tenant)
+            self._adapters.setdefault(tenant, Turns()).enter(adapter)
+            line = self._lines[tenant, adapter] = _Line()
+        return line
 
-    def _queue_of(self, tenant: str) -> deque[Sequence]:
-        queue = self._queues.get(tenant)
-        if queue is None:
-            lift = min((self._served[other] for other in self._queues), default=self._floor)
-            self._served[tenant] = max(self._served.get(tenant, lift), lift)
-            queue = self._queues[tenant] = deque()
-        return queue
 
-    def _shrink(self, tenant: str) -> None:
-        self._size -= 1
-        if not self._queues[tenant]:
-            del self._queues[tenant]
-        if len(self._served) > _MAX_REMEMBERED + len(self._queues):
+class Turns:
+    """Whose turn it is: of the names that wait, the one that was served least; of equals the first that came."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, None] = {}
+        self._served: dict[str, float] = {}
+        self._floor = 0.0
+
+    @property
+    def is_anybody_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def enter(self, name: str) -> None:
+        """It waits from now on; the time that it did not earned it no credit."""
+        if name not in self._waiting:
+            lift = min((self._served[other] for other in self._waiting), default=self._floor)
+            self._served[name] = max(self._served.get(name, lift), lift)
+            self._waiting[name] = None
+
+    def leave(self, name: str) -> None:
+        del self._waiting[name]
+        if len(self._served) > _MAX_REMEMBERED + len(self._waiting):
             self._forget_the_least_served()
 
+    def next(self) -> str:
+        return min(self._waiting, key=self._served.__getitem__)
+
+    def take(self, name: str) -> None:
+        """Its turn is used."""
+        self._floor = max(self._floor, self._served[name])
+
+    def charge(self, name: str, cost: float) -> None:
+        self._served[name] = self.served(name) + cost
+
+    def served(self, name: str) -> float:
+        return self._served.get(name, self._floor)
+
     def _forget_the_least_served(self) -> None:
-        """Of the idle tenants, half: those that would gain least, if they came back, from a fresh start."""
-        idle = sorted(self._served.keys() - self._queues.keys(), key=self._served.__getitem__)
-        for tenant in idle[: len(idle) // 2]:
-            del self._served[tenant]
+        """Of those that do not wait, half: those that would gain least, if they came back, from a fresh start."""
+        idle = sorted(self._served.keys() - self._waiting.keys(), key=self._served.__getitem__)
+        for name in idle[: len(idle) // 2]:
+            del self._served[name]
+
+
+class _Line:
+    """One tenant's sequences for one adapter, by the place that each gets when it joins: the tokens that joined before
+    it plus _AGEING times its own.
+
+    Whoever passes a sequence of L tokens joined later, after J tokens of others, and is so short, l, that
+    L + J + 4 l < 4 L. So J + l, all that can have passed, is less than 3 L.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, Sequence]] = []
+        self._num_joined = 0
+
+    def join(self, sequence: Sequence) -> None:
+        length = len(sequence.token_ids)
+        self._insert(self._num_joined + _AGEING * length, sequence)
+        self._num_joined += length
+
+    def rejoin(self, sequence: Sequence) -> None:
+        self._insert(-1, sequence)
+
+    def first(self) -> Sequence:
+        return self._entries[0][2]
+
+    def leave(self, sequence: Sequence) -> int:
+        """How many are left."""
+        del self._entries[next(i for i, entry in enumerate(self._entries) if entry[2] is sequence)]
+        return len(self._entries)
+
+    def _insert(self, place: int, sequence: Sequence) -> None:
+        insort(self._entries, (place, sequence.order, sequence), key=lambda entry: entry[:2])
+
+
+def _names(request: EngineRequest) -> tuple[str, str]:
+    return request.tenant, request.adapter or ""

@@ -1,30 +1,39 @@
 """What runs in the next step: continuous batching under a token budget, decodes first, then chunks of prefill.
 
-Pure: no torch, no clock, no threads. Classes are strict (0 before 3), tenants inside a class share fairly.
+Pure: no torch, no clock, no threads. Who is next of those that wait: `queues`; who gives way: `eviction`; how a step's
+prompt tokens are shared: `prefill`.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from worker.engine.blocks import BLOCK_SIZE, BlockPool, blocks_needed
-from worker.engine.fairness import OUTPUT_TOKEN_COST, PROMPT_TOKEN_COST, FairQueue
+from worker.engine.eviction import evictable_for, rank, worst
+from worker.engine.fairness import token_cost
+from worker.engine.prefill import share_prefill
 from worker.engine.prefix_cache import chain_digest
+from worker.engine.queues import ClassQueues, Turn
 from worker.engine.sequence import Chunk, Sequence
 
-NUM_CLASSES = 4
 _MAX_STALE_DEADLINES = 1000
+_TIGHT = 0.05
 
 
 class Scheduler:
     """Owns every live sequence and its blocks. One step is: schedule, compute, advance; finish or abort in between."""
 
-    def __init__(self, pool: BlockPool, *, max_num_seqs: int, max_batched_tokens: int) -> None:
+    def __init__(
+        self, pool: BlockPool, *, max_num_seqs: int, max_batched_tokens: int, enterprise_headroom: float = 0.0
+    ) -> None:
+        """enterprise_headroom: the part of slots and blocks that class 0 alone may be admitted to."""
         assert max_batched_tokens >= max_num_seqs, "every running sequence must be able to decode in each step"
         self.pool = pool
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
         self.num_preemptions = 0
-        self._waiting = [FairQueue() for _ in range(NUM_CLASSES)]
+        self._reserved_seqs = int(enterprise_headroom * max_num_seqs)
+        self._reserved_blocks = int(enterprise_headroom * pool.num_blocks)
+        self._queues = ClassQueues()
         self._running: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
         self._deadlines: list[tuple[float, int, str]] = []
@@ -37,6 +46,13 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._live) - len(self._running)
+
+    @property
+    def is_kv_tight(self) -> bool:
+        """Nearly all blocks are in use, and those that run may come to need more than are left."""
+        if self.pool.num_free >= _TIGHT * self.pool.num_blocks:
+            return False
+        return sum(blocks_needed(each.max_len) - len(each.block_ids) for each in self._running) > self.pool.num_free
 
     def live(self) -> Iterator[Sequence]:
         return iter(self._live.values())
@@ -55,7 +71,7 @@ class Scheduler:
         sequence.order = self._next_order
         self._next_order += 1
         self._live[request.request_id] = sequence
-        self._waiting[request.priority].push(sequence)
+        self._queues.push(sequence)
         if request.deadline_at is not None:
             heapq.heappush(self._deadlines, (request.deadline_at, sequence.order, request.request_id))
             if len(self._deadlines) > 2 * len(self._live) + _MAX_STALE_DEADLINES:
@@ -67,8 +83,9 @@ class Scheduler:
         if sequence in self._running:
             self._running.remove(sequence)
             self._release(sequence)
+            self._queues.forget(sequence)
         else:
-            self._waiting[sequence.request.priority].remove(sequence)
+            self._queues.remove(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
         """Live sequences whose deadline has passed; the caller removes them."""
@@ -79,27 +96,23 @@ class Scheduler:
                 found.append(sequence)
         return found
 
-    def schedule(self, now: float) -> list[Chunk]:
-        """The next step's work, blocks provided; empty when there is nothing to do."""
+    def schedule(self, now: float, *, max_prefill: int | None = None) -> list[Chunk]:
+        """The next step's work, blocks provided; empty when there is nothing to do.
+
+        max_prefill: the most prompt tokens for a step in which others decode; None for what the step's budget leaves.
+        """
         self._provide_decode_blocks()
-        self._yield_to_a_higher_class()
-        budget = self.max_batched_tokens
-        chunks: list[Chunk] = []
-        for sequence in self._running:
-            if sequence.num_uncomputed == 1:
-                chunks.append(Chunk(sequence, 1))
-                budget -= 1
-        for sequence in self._running:
-            if sequence.num_uncomputed > 1 and budget > 0:
-                chunks.append(Chunk(sequence, min(sequence.num_uncomputed, budget)))
-                budget -= chunks[-1].num_tokens
-        while budget > 0 and self._admit(now):
-            sequence = self._running[-1]
-            chunks.append(Chunk(sequence, min(sequence.num_uncomputed, budget)))
-            budget -= chunks[-1].num_tokens
-        # Best first, so that blocks are taken from the worst, which stand at the end.
-        self._running.sort(key=_rank)
-        return chunks
+        self._make_room()
+        decodes = [Chunk(sequence, 1) for sequence in self._running if sequence.num_uncomputed == 1]
+        budget = self.max_batched_tokens - len(decodes)
+        if decodes and max_prefill is not None:
+            budget = min(budget, max_prefill)
+        pending = [sequence for sequence in self._running if sequence.num_uncomputed > 1]
+        while (turn := self._queues.next()) and self._num_before(turn, pending) < budget and self._admit(turn, now):
+            pending.append(turn.sequence)
+        pending.sort(key=self._prefill_place)
+        self._running.sort(key=_place)
+        return decodes + share_prefill(pending, budget)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Count a computed step: tokens served, and full blocks that can now be found by their content."""
@@ -107,10 +120,10 @@ class Scheduler:
             sequence = chunk.sequence
             sequence.num_computed += chunk.num_tokens
             self._name_full_blocks(sequence)
-            is_output = sequence.num_computed > sequence.num_prompt
-            cost = OUTPUT_TOKEN_COST if is_output and chunk.num_tokens == 1 else PROMPT_TOKEN_COST
-            request = sequence.request
-            self._waiting[request.priority].charge(request.tenant, cost * chunk.num_tokens / request.weight)
+            if sequence.num_computed > sequence.num_charged:
+                cost = token_cost(sequence, sequence.num_charged, sequence.num_computed)
+                self._queues.charge(sequence.request, cost)
+                sequence.num_charged = sequence.num_computed
 
     def check(self) -> None:
         """Assert that every block is free, cached or owned, once."""
@@ -118,42 +131,57 @@ class Scheduler:
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
 
     def _provide_decode_blocks(self) -> None:
-        """Every running sequence gets room for its next token, the worst giving way to the best when blocks run out."""
-        i = 0
-        while i < len(self._running):
-            sequence = self._running[i]
+        """Every running sequence gets room for its next token, best first; when blocks run out the worst give way."""
+        for sequence in list(self._running):
             missing = blocks_needed(len(sequence.token_ids)) - len(sequence.block_ids)
-            while missing > self.pool.num_free and self._running[-1] is not sequence:
-                self._preempt(self._running[-1])
-            if missing > self.pool.num_free:
-                self._preempt(sequence)
-                return
-            if missing > 0:
+            while sequence.is_running and missing > self.pool.num_free:
+                self._preempt(worst(self._running, self.pool))
+            if sequence.is_running and missing > 0:
                 sequence.block_ids += self.pool.allocate(missing)
-            i += 1
 
-    def _admit(self, now: float) -> bool:
-        """Move the next waiting sequence to the running, with the blocks of all its tokens; False when none fits."""
-        sequence = self._next_waiting()
-        if sequence is None:
-            return False
+    def _make_room(self) -> None:
+        """When the next to be admitted finds no slot or no blocks, others give way if that helps it."""
+        turn = self._queues.next()
+        if turn is None or self._fits(turn, self._find_cached(turn.sequence)):
+            return
+        num_blocks = blocks_needed(len(turn.sequence.token_ids))
+        victims = evictable_for(
+            turn.sequence, self._running, num_blocks, max_num_seqs=self.max_num_seqs, pool=self.pool
+        )
+        if not self._fits(turn, self._find_cached(turn.sequence), victims):
+            return
+        for victim in victims:
+            self._preempt(victim)
+            if self._fits(turn, self._find_cached(turn.sequence)):
+                return
+
+    def _num_before(self, turn: Turn, pending: list[Sequence]) -> int:
+        """Tokens that sequences with a better place than the next one's have still to prefill."""
+        place = self._prefill_place(turn.sequence)
+        return sum(each.num_uncomputed for each in pending if self._prefill_place(each) < place)
+
+    def _prefill_place(self, sequence: Sequence) -> tuple[int, float, int, int]:
+        """By class, then the least served tenant's, then the one that has least to do."""
+        return rank(sequence), self._queues.served(sequence.request), sequence.num_uncomputed, sequence.order
+
+    def _admit(self, turn: Turn, now: float) -> bool:
+        """Move the next waiting one to the running, with the blocks of all its tokens; False if it does not fit."""
+        sequence = turn.sequence
         cached = self._find_cached(sequence)
-        if not self._fits(sequence, cached):
+        if not self._fits(turn, cached):
             return False
         missing = blocks_needed(len(sequence.token_ids)) - len(cached)
-        self._waiting[sequence.request.priority].pop()
+        self._queues.pop(turn)
         self.pool.share(cached)
         sequence.block_ids = cached + self.pool.allocate(missing)
         sequence.num_named = len(cached)
         sequence.num_computed = len(cached) * BLOCK_SIZE
+        sequence.num_charged = max(sequence.num_charged, sequence.num_computed)
         if sequence.started_at is None:
             sequence.started_at = now
             sequence.num_cached = sequence.num_computed
         self._running.append(sequence)
         return True
-
-    def _next_waiting(self) -> Sequence | None:
-        return next((queue.peek() for queue in self._waiting if len(queue)), None)
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
         """The cached blocks that its tokens begin with; at least one token is left, to have logits to sample from."""
@@ -162,32 +190,24 @@ class Scheduler:
         self._extend_digests(sequence)
         return self.pool.find(sequence.block_digests[: (len(sequence.token_ids) - 1) // BLOCK_SIZE])
 
-    def _fits(self, sequence: Sequence, cached: list[int]) -> bool:
-        if len(self._running) >= self.max_num_seqs:
-            return False
-        missing = blocks_needed(len(sequence.token_ids)) - len(cached)
+    def _fits(self, turn: Turn, cached: list[int], evicted: Collection[Sequence] = ()) -> bool:
+        """Whether the next to be admitted finds a slot and blocks, once `evicted` have given theirs up."""
+        freed = self.pool.freed_by(block_id for each in evicted for block_id in each.block_ids)
+        num_running = len(self._running) - len(evicted)
+        num_free = self.pool.num_free + len(freed) - self.pool.num_free_of(cached) - len(freed.intersection(cached))
         # One spare block for each that runs: admitting into the last blocks would only preempt again.
-        return missing + len(self._running) <= self.pool.num_free - self.pool.num_free_of(cached)
-
-    def _yield_to_a_higher_class(self) -> None:
-        """When the next to be admitted finds no slot or no blocks, running ones of lower classes make room."""
-        sequence = self._next_waiting()
-        if sequence is None:
-            return
-        lower = [each for each in self._running if each.request.priority > sequence.request.priority]
-        obtainable = self.pool.num_free + sum(len(each.block_ids) for each in lower)
-        num_staying = len(self._running) - len(lower)
-        if blocks_needed(len(sequence.token_ids)) + num_staying > obtainable:
-            return
-        while lower and not self._fits(sequence, self._find_cached(sequence)):
-            self._preempt(lower.pop())
+        num_needed = blocks_needed(len(turn.sequence.token_ids)) - len(cached) + num_running
+        if turn.sequence.request.priority == 0 or turn.is_out_of_turn or num_running == 0:
+            return num_running < self.max_num_seqs and num_needed <= num_free
+        return num_running < self.max_num_seqs - self._reserved_seqs and num_needed <= num_free - self._reserved_blocks
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take its blocks; on its return it is recomputed, cached blocks excepted."""
         self.num_preemptions += 1
+        sequence.num_preempted += 1
         self._running.remove(sequence)
         self._release(sequence)
-        self._waiting[sequence.request.priority].push_front(sequence)
+        self._queues.push_front(sequence)
 
     def _owner(self, deadline: tuple[float, int, str]) -> Sequence | None:
         """The live sequence that a deadline was set for, if it is still the one."""
@@ -221,5 +241,5 @@ class Scheduler:
         sequence.num_named = full
 
 
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.request.priority, sequence.order
+def _place(sequence: Sequence) -> tuple[int, int]:
+    return rank(sequence), sequence.order

@@ -11,6 +11,7 @@ class Sequence:
     """token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
+    num_charged tokens were counted as served, or came from the cache; a preempted one is not charged twice.
     Times are `time.monotonic()`. pooled: what an embedding has so far, see `worker.engine.pooling`.
     """
 
@@ -25,10 +26,23 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     block_digests: list[bytes] = field(default_factory=list)
     num_named: int = 0
+    num_charged: int = 0
+    num_preempted: int = 0
+    is_out_of_turn: bool = False
     order: int = 0
     started_at: float | None = None
     compute_s: float = 0.0
     pooled: Any = None
+
+    @property
+    def max_len(self) -> int:
+        """Tokens that it may come to have."""
+        return self.num_prompt + self.request.sampling.max_tokens
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has blocks; whoever waits has none."""
+        return bool(self.block_ids)
 
     @property
     def num_output(self) -> int:

@@ -1,6 +1,9 @@
-"""The virtual token counter of one class."""
+"""Turns between tenants, between a tenant's adapters, and short prompts first."""
 
-from tests.worker.engine.test_scheduler import make_sequence
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker.engine.simulation import make_sequence
 from worker.engine.fairness import FairQueue
 
 
@@ -8,9 +11,9 @@ def names(queue: FairQueue, count: int, *, cost: float = 1.0) -> str:
     """Serve `count` sequences, charging each its tenant's cost."""
     served = ""
     for _ in range(count):
-        tenant = queue.pop().request.tenant
-        queue.charge(tenant, cost)
-        served += tenant
+        request = queue.pop().request
+        queue.charge(request, cost)
+        served += request.tenant
     return served
 
 
@@ -36,8 +39,45 @@ def test_a_tenant_that_returns_is_lifted_to_those_that_waited() -> None:
 def test_a_tenant_served_much_stays_behind_those_that_wait() -> None:
     queue = FairQueue()
     push(queue, "abbb")
-    queue.charge("a", 100.0)
+    queue.charge(make_sequence("x", tenant="a").request, 100.0)
     assert names(queue, 4) == "bbba"
+
+
+def test_a_tenants_adapters_take_turns_in_its_share() -> None:
+    queue = FairQueue()
+    for i in range(8):
+        queue.push(make_sequence(f"flood {i}", tenant="a", adapter="one"))
+    for i in range(2):
+        queue.push(make_sequence(f"other {i}", tenant="a", adapter="two"))
+        queue.push(make_sequence(f"b {i}", tenant="b"))
+    served = []
+    for _ in range(6):
+        request = queue.pop().request
+        queue.charge(request, 1.0)
+        served.append((request.tenant, request.adapter))
+    assert served.count(("b", None)) == 2
+    assert served.count(("a", "two")) == 2
+
+
+def test_short_prompts_of_one_tenant_go_first() -> None:
+    queue = FairQueue()
+    for name, prompt_len in (("long", 1000), ("short", 10), ("shorter", 5)):
+        queue.push(make_sequence(name, prompt_len=prompt_len))
+    assert [queue.pop().request.request_id for _ in range(3)] == ["shorter", "short", "long"]
+
+
+@given(st.integers(1, 500), st.lists(st.integers(1, 500), max_size=60), st.lists(st.integers(1, 500), max_size=10))
+def test_a_prompt_is_passed_by_fewer_than_3_times_its_tokens(length: int, later: list[int], earlier: list[int]) -> None:
+    queue = FairQueue()
+    for i, prompt_len in enumerate(earlier):
+        queue.push(make_sequence(f"earlier {i}", prompt_len=prompt_len))
+    queue.push(make_sequence("long", prompt_len=length))
+    for i, prompt_len in enumerate(later):
+        queue.push(make_sequence(f"later {i}", prompt_len=prompt_len))
+    num_passed = 0
+    while (sequence := queue.pop()).request.request_id != "long":
+        num_passed += sequence.num_prompt if sequence.request.request_id.startswith("later") else 0
+    assert num_passed < 3 * length
 
 
 def test_what_is_put_back_goes_first_and_what_is_removed_never() -> None:
@@ -56,4 +96,4 @@ def test_tenants_long_gone_are_forgotten() -> None:
     for i in range(5000):
         queue.push(make_sequence(str(i), tenant=str(i)))
         names(queue, 1)
-    assert len(queue._served) < 3000
+    assert len(queue._tenants._served) < 3000

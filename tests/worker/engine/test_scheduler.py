@@ -1,82 +1,12 @@
 """The scheduler driven by hypothesis, with counting in place of a model."""
 
-from dataclasses import dataclass, field
-
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.worker.engine.simulation import BUDGET, MAX_LEN, MAX_SEQS, NUM_BLOCKS, Simulation, make_sequence
 from worker.engine.blocks import BlockPool
-from worker.engine.prefix_cache import root_digest
-from worker.engine.request import EngineRequest, SamplingParams
 from worker.engine.scheduler import Scheduler
-from worker.engine.sequence import Chunk, Sequence
-
-MAX_LEN, NUM_BLOCKS, MAX_SEQS, BUDGET = 128, 14, 5, 48
-
-
-def make_sequence(
-    request_id: str,
-    *,
-    prompt_len: int = 20,
-    max_tokens: int = 10,
-    priority: int = 2,
-    tenant: str = "",
-    weight: float = 1.0,
-    deadline_at: float | None = None,
-    first_token: int = 0,
-) -> Sequence:
-    request = EngineRequest(
-        request_id=request_id,
-        prompt_ids=list(range(first_token, first_token + prompt_len)),
-        sampling=SamplingParams(max_tokens=max_tokens),
-        priority=priority,
-        tenant=tenant,
-        weight=weight,
-        deadline_at=deadline_at,
-    )
-    root = root_digest(salt=tenant, model_version="m", adapter_digest="")
-    return Sequence(request, list(request.prompt_ids), prompt_len, root, 0.0)
-
-
-@dataclass
-class Simulation:
-    """Runs a scheduler; every sequence's token is its position, so that recomputing gives the same content."""
-
-    scheduler: Scheduler = field(
-        default_factory=lambda: Scheduler(BlockPool(NUM_BLOCKS), max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET)
-    )
-    finished: list[str] = field(default_factory=list)
-
-    def step(self) -> list[Chunk]:
-        chunks = self.scheduler.schedule(now=0.0)
-        check_chunks(chunks)
-        done = [chunk.sequence for chunk in chunks if chunk.is_last]
-        self.scheduler.advance(chunks)
-        for sequence in done:
-            sequence.token_ids.append(len(sequence.token_ids))
-            if sequence.num_output == sequence.request.sampling.max_tokens:
-                self.scheduler.remove(sequence)
-                self.finished.append(sequence.request.request_id)
-        self.scheduler.check()
-        return chunks
-
-    def run_dry(self, max_steps: int = 3000) -> int:
-        """Step until nothing is left; how many steps it took."""
-        for i in range(max_steps):
-            if not self.step():
-                return i
-        raise AssertionError("the scheduler never finishes")
-
-
-def check_chunks(chunks: list[Chunk]) -> None:
-    assert sum(chunk.num_tokens for chunk in chunks) <= BUDGET
-    assert len(chunks) <= MAX_SEQS
-    assert len({chunk.sequence.request.request_id for chunk in chunks}) == len(chunks)
-    for chunk in chunks:
-        end = chunk.sequence.num_computed + chunk.num_tokens
-        assert 0 < chunk.num_tokens <= chunk.sequence.num_uncomputed
-        assert len(chunk.sequence.block_ids) * 16 >= end
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -84,7 +14,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.simulation = Simulation()
+        pool = BlockPool(NUM_BLOCKS)
+        self.simulation = Simulation(
+            Scheduler(pool, max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET, enterprise_headroom=0.2)
+        )
         self.alive: set[str] = set()
         self.num_made = 0
 
@@ -93,9 +26,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, MAX_LEN),
         priority=st.integers(0, 3),
         tenant=st.sampled_from("abc"),
+        adapter=st.sampled_from((None, "x")),
         first_token=st.integers(0, 1),
     )
-    def arrive(self, prompt_len: int, max_tokens: int, priority: int, tenant: str, first_token: int) -> None:
+    def arrive(
+        self, prompt_len: int, max_tokens: int, priority: int, tenant: str, adapter: str | None, first_token: int
+    ) -> None:
         self.num_made += 1
         sequence = make_sequence(
             str(self.num_made),
@@ -103,15 +39,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens=min(max_tokens, MAX_LEN - prompt_len),
             priority=priority,
             tenant=tenant,
+            adapter=adapter,
             first_token=first_token,
         )
         self.simulation.scheduler.add(sequence)
         self.alive.add(str(self.num_made))
 
-    @rule(count=st.integers(1, 20))
-    def step(self, count: int) -> None:
+    @rule(count=st.integers(1, 20), max_prefill=st.sampled_from((None, 0, 16)))
+    def step(self, count: int, max_prefill: int | None) -> None:
         for _ in range(count):
-            self.simulation.step()
+            self.simulation.step(max_prefill=max_prefill)
         self.alive -= set(self.simulation.finished)
 
     @precondition(lambda self: self.alive)
@@ -157,7 +94,10 @@ def test_a_long_prompt_does_not_stall_those_that_decode() -> None:
 def test_a_higher_class_is_admitted_first() -> None:
     simulation = Simulation()
     for priority in (3, 1, 2, 0):
-        simulation.scheduler.add(make_sequence(str(priority), prompt_len=30, max_tokens=1, priority=priority))
+        sequence = make_sequence(
+            str(priority), prompt_len=BUDGET, max_tokens=1, priority=priority, first_token=1000 * priority
+        )
+        simulation.scheduler.add(sequence)
     simulation.run_dry()
     assert simulation.finished == ["0", "1", "2", "3"]
 
@@ -244,24 +184,6 @@ def test_an_expired_deadline_is_told_once() -> None:
     assert scheduler.expired(6.0) == []
 
 
-@given(st.floats(0.5, 4.0), st.integers(1, 30))
-@settings(max_examples=25, deadline=None)
-def test_two_backlogged_tenants_are_served_by_weight(weight: float, prompt_len: int) -> None:
-    simulation = Simulation()
-    served = {"a": 0.0, "b": 0.0}
-    for i in range(60):
-        simulation.scheduler.add(make_sequence(f"a{i}", prompt_len=prompt_len, tenant="a", weight=weight))
-        simulation.scheduler.add(make_sequence(f"b{i}", prompt_len=prompt_len, tenant="b"))
-    # What a tenant may be ahead: everything that can run at once, at an output token's cost, for the lighter one.
-    bound = 2 * MAX_SEQS * (prompt_len + 10) * 2 / min(weight, 1.0)
-    for _ in range(40):
-        for chunk in simulation.step():
-            request = chunk.sequence.request
-            is_output = chunk.sequence.num_computed > chunk.sequence.num_prompt
-            served[request.tenant] += chunk.num_tokens * (2 if is_output else 1) / request.weight
-        assert abs(served["a"] - served["b"]) <= bound
-
-
 def test_a_tenant_that_was_idle_earned_no_credit() -> None:
     simulation = Simulation()
     for i in range(30):
@@ -274,3 +196,65 @@ def test_a_tenant_that_was_idle_earned_no_credit() -> None:
     while len(simulation.finished) < before + 20:
         simulation.step()
     assert any(request_id.startswith("a") for request_id in simulation.finished[before + MAX_SEQS :])
+
+
+def test_the_victim_is_the_one_with_the_least_work_to_lose() -> None:
+    simulation = Simulation()
+    for i, prompt_len in enumerate((40, 20, 30, 4, 9)):
+        sequence = make_sequence(str(prompt_len), prompt_len=prompt_len, priority=3, first_token=1000 * i)
+        simulation.scheduler.add(sequence)
+    for _ in range(4):
+        simulation.step()
+    newcomer = make_sequence("high", prompt_len=4, priority=1)
+    simulation.scheduler.add(newcomer)
+    simulation.step()
+    assert newcomer.is_running
+    assert [each.request.request_id for each in simulation.scheduler.live() if not each.is_running] == ["4"]
+
+
+def test_in_a_class_a_tenant_that_holds_all_slots_gives_some_to_another_once() -> None:
+    simulation = Simulation()
+    for i in range(20):
+        simulation.scheduler.add(make_sequence(f"a{i}", prompt_len=2, max_tokens=100, tenant="a", first_token=100 * i))
+    simulation.step()
+    for i in range(4):
+        simulation.scheduler.add(make_sequence(f"b{i}", prompt_len=2, max_tokens=100, tenant="b"))
+    for _ in range(20):
+        simulation.step()
+        running = [each.request.tenant for each in simulation.scheduler.live() if each.is_running]
+    # Of five slots the flood keeps three: an even number could not be reached without a tenant's falling behind.
+    assert (running.count("a"), running.count("b")) == (3, 2)
+    assert simulation.scheduler.num_preemptions == 2
+
+
+def test_what_enterprise_may_need_is_kept_free_of_lower_classes() -> None:
+    pool = BlockPool(20)
+    simulation = Simulation(Scheduler(pool, max_num_seqs=10, max_batched_tokens=BUDGET, enterprise_headroom=0.2))
+    for i in range(10):
+        simulation.scheduler.add(make_sequence(f"low {i}", prompt_len=4, max_tokens=4, priority=1))
+    simulation.step()
+    assert simulation.scheduler.num_running == 8
+    for i in range(2):
+        simulation.scheduler.add(make_sequence(f"high {i}", prompt_len=4, max_tokens=4, priority=0))
+    simulation.step()
+    assert (simulation.scheduler.num_running, simulation.scheduler.num_preemptions) == (10, 0)
+
+
+def test_alone_a_request_of_a_lower_class_may_use_all_blocks() -> None:
+    simulation = Simulation(Scheduler(BlockPool(8), max_num_seqs=4, max_batched_tokens=BUDGET, enterprise_headroom=0.5))
+    simulation.scheduler.add(make_sequence("whole window", prompt_len=120, max_tokens=8, priority=3))
+    simulation.run_dry()
+    assert simulation.finished == ["whole window"]
+
+
+def test_blocks_are_tight_when_growth_needs_more_than_are_left() -> None:
+    simulation = Simulation(Scheduler(BlockPool(100), max_num_seqs=5, max_batched_tokens=2000))
+    simulation.scheduler.add(make_sequence("ends soon", prompt_len=1400, max_tokens=3))
+    simulation.step()
+    simulation.scheduler.add(make_sequence("grows", prompt_len=120, max_tokens=8, tenant="t"))
+    simulation.step()
+    assert (simulation.scheduler.pool.num_free, simulation.scheduler.is_kv_tight) == (4, False)
+    simulation.run_dry()
+    simulation.scheduler.add(make_sequence("grows much", prompt_len=1530, max_tokens=300))
+    simulation.step()
+    assert (simulation.scheduler.pool.num_free, simulation.scheduler.is_kv_tight) == (4, True)

@@ -1,0 +1,77 @@
+"""Who gives way: of the running sequences the worst, and when a waiting one may take from its own class. Pure."""
+
+from collections.abc import Iterable
+
+from worker.engine.blocks import BLOCK_SIZE, BlockPool
+from worker.engine.request import EngineRequest
+from worker.engine.sequence import Sequence
+
+MAX_PREEMPTED = 2
+"""After so many evictions a sequence gives way to its own class only as the youngest of those that suffered as much, so
+that it is finished some day."""
+
+
+def rank(sequence: Sequence) -> int:
+    """Its class; what runs out of turn stands before all classes."""
+    return -1 if sequence.is_out_of_turn else sequence.request.priority
+
+
+def worst(sequences: Iterable[Sequence], pool: BlockPool) -> Sequence:
+    """The lowest class's, in it the one with the least work to lose, of equals the youngest."""
+    return max(sequences, key=lambda sequence: _badness(sequence, pool))
+
+
+def evictable_for(
+    newcomer: Sequence, running: list[Sequence], num_blocks: int, *, max_num_seqs: int, pool: BlockPool
+) -> list[Sequence]:
+    """Those that may be evicted to admit `newcomer`, which needs num_blocks more, in the order in which they go: all of
+    lower classes; then, of its own class, those of tenants that hold more than its tenant would.
+    """
+    lower = [each for each in running if rank(each) > newcomer.request.priority]
+    lower.sort(key=lambda sequence: _badness(sequence, pool), reverse=True)
+    own_class = _Holdings(running, newcomer.request.priority, max_num_seqs, pool)
+    return lower + own_class.over_share(newcomer.request, num_blocks)
+
+
+class _Holdings:
+    """What each tenant of a class holds of slots and blocks: the larger of the two parts, over its weight."""
+
+    def __init__(self, running: list[Sequence], priority: int, max_num_seqs: int, pool: BlockPool) -> None:
+        self._max_num_seqs = max_num_seqs
+        self._pool = pool
+        self._held: dict[str, list[Sequence]] = {}
+        for each in running:
+            if rank(each) == priority:
+                self._held.setdefault(each.request.tenant, []).append(each)
+
+    def over_share(self, request: EngineRequest, num_blocks: int) -> list[Sequence]:
+        """What others have to give up as long as they keep at least as much as the request's tenant would then hold: no
+        exchange calls for the opposite one."""
+        own = self._held.pop(request.tenant, [])
+        wanted = self._part(own, more_seqs=1, more_blocks=num_blocks) / request.weight
+        found: list[Sequence] = []
+        while self._held:
+            held = max(self._held.values(), key=self._share)
+            victim = worst(held, self._pool)
+            held.remove(victim)
+            if victim.num_preempted >= MAX_PREEMPTED or not held or self._share(held) < wanted:
+                return found
+            found.append(victim)
+        return found
+
+    def _share(self, held: list[Sequence]) -> float:
+        return self._part(held) / held[0].request.weight
+
+    def _part(self, held: list[Sequence], *, more_seqs: int = 0, more_blocks: int = 0) -> float:
+        num_blocks = sum(len(each.block_ids) for each in held) + more_blocks
+        return max((len(held) + more_seqs) / self._max_num_seqs, num_blocks / self._pool.num_blocks)
+
+
+def _badness(sequence: Sequence, pool: BlockPool) -> tuple[int, bool, int, int]:
+    is_spared = sequence.num_preempted >= MAX_PREEMPTED
+    return rank(sequence), not is_spared, 0 if is_spared else -_work_lost(sequence, pool), sequence.order
+
+
+def _work_lost(sequence: Sequence, pool: BlockPool) -> int:
+    """Computed tokens in blocks that nobody else keeps."""
+    return min(sequence.num_computed, BLOCK_SIZE * len(pool.unshared(sequence.block_ids)))

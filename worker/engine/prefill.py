@@ -1,0 +1,76 @@
+"""How a step shares its prompt tokens, and how many there may be beside decodes. Pure; the caller brings the clock."""
+
+from collections import deque
+from statistics import median
+
+from worker.engine.sequence import Chunk, Sequence
+
+_OLDEST_SHARE = 4
+_MIN_TOKENS = 16.0
+_EXTRA_TIME = 0.7
+_MAX_GROWTH, _MAX_SHRINKAGE = 1.5, 0.5
+_MEASURED_EVERY = 16
+_NUM_MEASURED = 3
+
+
+def share_prefill(pending: list[Sequence], budget: int) -> list[Chunk]:
+    """Chunks of at most `budget` tokens in all for sequences that still have prompt tokens to compute, best first.
+
+    The one that came first gets at least a quarter, so that every prompt is finished some day, whoever comes later.
+    """
+    if not pending or budget <= 0:
+        return []
+    oldest = min(pending, key=lambda sequence: sequence.order)
+    granted = {oldest: min(oldest.num_uncomputed, -(-budget // _OLDEST_SHARE))}
+    budget -= granted[oldest]
+    for sequence in pending:
+        so_far = granted.get(sequence, 0)
+        more = min(sequence.num_uncomputed - so_far, budget)
+        if more > 0:
+            granted[sequence] = so_far + more
+            budget -= more
+    return [Chunk(sequence, num_tokens) for sequence, num_tokens in granted.items()]
+
+
+class PrefillPace:
+    """How many prompt tokens a step may compute beside decodes, so that those who wait for their next token wait at
+    most about twice as long as without: a mixed step aims at 1.7 times a step of as many decodes alone.
+
+    After each mixed step the number follows what it took: it shrinks at most by half, grows at most by half of itself,
+    and is never less than a block. What decodes alone take is known from steps that had only these, by their number in
+    powers of two. Where it is not known, and once in 16 mixed steps, a step computes no prompt, to measure it.
+    """
+
+    def __init__(self) -> None:
+        self._max_tokens = _MIN_TOKENS
+        self._alone_s: dict[int, deque[float]] = {}
+        self._num_decodes = 0
+        self._num_mixed = 0
+
+    @property
+    def max_tokens(self) -> int:
+        """0 asks for a step of decodes alone."""
+        is_known = self._num_decodes.bit_length() in self._alone_s
+        return int(self._max_tokens) if is_known and self._num_mixed < _MEASURED_EVERY else 0
+
+    def record(self, *, num_decodes: int, num_prefill: int, duration_s: float) -> None:
+        """A step of that many decodes and prompt tokens was computed."""
+        if not num_decodes:
+            return
+        self._num_decodes = num_decodes
+        size = num_decodes.bit_length()
+        if not num_prefill:
+            self._num_mixed = 0
+            self._alone_s.setdefault(size, deque(maxlen=_NUM_MEASURED)).append(duration_s)
+        elif size in self._alone_s:
+            self._num_mixed += 1
+            alone_s = median(self._alone_s[size])
+            self._follow(num_prefill, duration_s - alone_s, _EXTRA_TIME * alone_s)
+
+    def _follow(self, num_prefill: int, extra_s: float, wanted_s: float) -> None:
+        fitting = num_prefill * wanted_s / max(extra_s, wanted_s / 10)
+        if extra_s > wanted_s:
+            shrunk = max(fitting, self._max_tokens * _MAX_SHRINKAGE, _MIN_TOKENS)
+            self._max_tokens = min(self._max_tokens, shrunk)
+        elif num_prefill >= self._max_tokens / 2:
+            self._max_tokens = max(self._max_tokens, min(fitting, self._max_tokens * _MAX_GROWTH))
