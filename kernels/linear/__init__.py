@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.linear import onednn, reference
+from kernels.linear import native, onednn, reference
 from kernels.linear.packed import PackedWeight
 
 __all__ = ["PackedWeight", "linear", "pack"]
@@ -11,20 +11,27 @@ __all__ = ["PackedWeight", "linear", "pack"]
 
 def pack(weight: Tensor) -> PackedWeight:
     """weight [out, in], rearranged for `linear`; the original may be freed."""
+    out_size, in_size = weight.shape
+    if native.can_pack(weight):
+        return PackedWeight(native.pack(weight), out_size, in_size, weight.dtype, "native")
     if onednn.can_pack(weight):
-        return PackedWeight(onednn.pack(weight), weight.shape[0], weight.shape[1], is_onednn=True)
-    return PackedWeight(weight, weight.shape[0], weight.shape[1], is_onednn=False)
+        return PackedWeight(onednn.pack(weight), out_size, in_size, weight.dtype, "onednn")
+    return PackedWeight(weight, out_size, in_size, weight.dtype, "plain")
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x [tokens, in] contiguous -> [tokens, out], of x's dtype.
 
-    Packed by oneDNN, a row's result does not depend on how many rows there are, bit for bit.
+    Packed by our own kernel or by oneDNN, a row's result does not depend on how many rows there are, bit for bit.
     Raises ValueError on a shape or dtype mismatch.
     """
-    if x.shape[1] != weight.in_size or x.dtype != weight.tensor.dtype:
+    if x.shape[1] != weight.in_size or x.dtype != weight.dtype or not x.is_contiguous():
         raise ValueError(f"linear: x {tuple(x.shape)} {x.dtype} does not fit {weight}")
-    return onednn.linear(x, weight.tensor, bias) if weight.is_onednn else reference.linear(x, weight.tensor, bias)
+    if weight.layout == "native":
+        return native.linear(x, weight, bias)
+    if weight.layout == "onednn":
+        return onednn.linear(x, weight.tensor, bias)
+    return reference.linear(x, weight.tensor, bias)
 
 
 def is_fast(dtype: torch.dtype) -> bool:

@@ -1,13 +1,18 @@
 """A weight in the layout of whoever multiplies with it."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
+    """dtype: of the numbers, which `tensor` may hold in another guise."""
+
     tensor: Tensor = field(repr=False)
     out_size: int
     in_size: int
-    is_onednn: bool
+    dtype: torch.dtype
+    layout: Literal["native", "onednn", "plain"]

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
+
+_NO_WINDOW = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,54 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Tables:
+    """What the native kernel reads, int32: starts [num_seqs + 1], each one's first row, and the end; context_lens
+    [num_seqs]; block_ids [num_seqs, longest]. window: an int past any length where there is none."""
+
+    starts: Tensor
+    context_lens: Tensor
+    block_ids: Tensor
+    window: int
+
+
+@dataclass(frozen=True)
 class AttentionPlan:
-    num_tokens: int
-    groups: tuple[Group, ...]
+    """`plan_attention`'s arguments, and what each path makes of them when it is first asked."""
+
+    query_lens: Sequence[int]
+    context_lens: Sequence[int]
+    block_tables: Sequence[Sequence[int]]
+    block_size: int
+    dtype: torch.dtype
+    window: int | None
+
+    @cached_property
+    def num_tokens(self) -> int:
+        return sum(self.query_lens)
+
+    @cached_property
+    def tables(self) -> Tables:
+        longest = max(map(len, self.block_tables))
+        block_ids = torch.tensor(_padded(self.block_tables), dtype=torch.int32).view(-1, longest)
+        return Tables(
+            starts=torch.tensor([0, *accumulate(self.query_lens)], dtype=torch.int32),
+            context_lens=torch.tensor(self.context_lens, dtype=torch.int32),
+            block_ids=block_ids,
+            window=_NO_WINDOW if self.window is None else self.window,
+        )
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        tables, starts = _visible_blocks(self)
+        groups = []
+        row = first = 0
+        while first < len(tables):
+            last = _group_end(self.query_lens, tables, first)
+            group = _make_group(self, tables[first:last], starts[first:last], first, row)
+            groups.append(group)
+            row += group.query_len * group.num_seqs
+            first = last
+        return tuple(groups)
 
 
 def plan_attention(
@@ -42,44 +91,33 @@ def plan_attention(
 
     context_lens count the new tokens too; block_tables[i] covers at least context_lens[i]. A token sees itself and
     what is before it, of that with a `window` the last window - 1; blocks that no new token sees are not read.
-    Sequences with one new token share a group while padding stays under a half: callers that sort them by context
-    length get few groups.
+    In the torch path sequences with one new token share a group while padding stays under a half: callers that sort
+    them by context length get few groups.
     """
-    tables, starts = _visible_blocks(query_lens, context_lens, block_tables, block_size=block_size, window=window)
-    groups = []
-    row = first = 0
-    while first < len(query_lens):
-        last = _group_end(query_lens, tables, first)
-        query_len = query_lens[first]
-        members = slice(first, last)
-        block_ids = torch.tensor(_padded(tables[members]))
-        if query_len > 1 and context_lens[first] == query_len and (window is None or query_len <= window):
-            mask = None
-        else:
-            # Token i of the new ones stands at context_len - query_len + i.
-            at = torch.tensor(context_lens[members])[:, None] - query_len + torch.arange(query_len)
-            num_keys = len(block_ids) // (last - first) * block_size
-            mask = _mask(at, torch.tensor(starts[members]), num_keys, window, dtype)
-        groups.append(Group(row, last - first, query_len, block_ids, mask))
-        row += query_len * (last - first)
-        first = last
-    return AttentionPlan(row, tuple(groups))
+    return AttentionPlan(query_lens, context_lens, block_tables, block_size, dtype, window)
 
 
-def _visible_blocks(
-    query_lens: Sequence[int],
-    context_lens: Sequence[int],
-    block_tables: Sequence[Sequence[int]],
-    *,
-    block_size: int,
-    window: int | None,
-) -> tuple[list[list[int]], list[int]]:
+def _make_group(plan: AttentionPlan, tables: list[list[int]], starts: list[int], first: int, row: int) -> Group:
+    """Of the sequences from the `first` on whose visible blocks are given; `row` is that of their first token."""
+    query_len, block_ids = plan.query_lens[first], torch.tensor(_padded(tables))
+    is_whole_prompt = query_len > 1 and plan.context_lens[first] == query_len
+    if is_whole_prompt and (plan.window is None or query_len <= plan.window):
+        return Group(row, len(tables), query_len, block_ids, None)
+    # Token i of the new ones stands at context_len - query_len + i.
+    context_lens = torch.tensor(plan.context_lens[first : first + len(tables)])
+    at = context_lens[:, None] - query_len + torch.arange(query_len)
+    num_keys = len(block_ids) // len(tables) * plan.block_size
+    mask = _mask(at, torch.tensor(starts), num_keys, plan.window, plan.dtype)
+    return Group(row, len(tables), query_len, block_ids, mask)
+
+
+def _visible_blocks(plan: AttentionPlan) -> tuple[list[list[int]], list[int]]:
     """Each sequence's blocks that its new tokens see, and the position of the first token in the first of them."""
-    tables, starts = [], []
-    for query_len, context_len, table in zip(query_lens, context_lens, block_tables, strict=True):
-        first = 0 if window is None else max(context_len - query_len + 1 - window, 0) // block_size
-        tables.append(list(table[first : -(-context_len // block_size)]))
-        starts.append(first * block_size)
+    size, tables, starts = plan.block_size, [], []
+    for query_len, context_len, table in zip(plan.query_lens, plan.context_lens, plan.block_tables, strict=True):
+        first = 0 if plan.window is None else max(context_len - query_len + 1 - plan.window, 0) // size
+        tables.append(list(table[first : -(-context_len // size)]))
+        starts.append(first * size)
     return tables, starts
 
 
@@ -99,10 +137,10 @@ def _group_end(query_lens: Sequence[int], tables: list[list[int]], first: int) -
     return end
 
 
-def _padded(tables: list[list[int]]) -> list[int]:
+def _padded(tables: Sequence[Sequence[int]]) -> list[int]:
     """All tables one after the other, each as long as the longest."""
     longest = max(map(len, tables))
-    return [block_id for table in tables for block_id in table + table[:1] * (longest - len(table))]
+    return [block_id for table in tables for block_id in (*table, *(table[:1] * (longest - len(table))))]
 
 
 def _mask(at: Tensor, starts: Tensor, num_keys: int, window: int | None, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""The truth, and the CPU path: gather a group's blocks, then torch's attention, fp32 inside."""
+"""The truth, and the path without native kernels: gather a group's blocks, then torch's attention, fp32 inside."""
 
 import torch
 from torch import Tensor

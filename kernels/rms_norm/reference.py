@@ -1,4 +1,4 @@
-"""The truth, and the CPU path: torch's fused operation does its arithmetic in fp32."""
+"""The truth, and the path without native kernels: torch's fused operation does its arithmetic in fp32."""
 
 import torch
 from torch import Tensor

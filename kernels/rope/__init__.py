@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.rope import reference
+from kernels.rope import native, reference
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -13,7 +13,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """
     if cos.shape != sin.shape or cos.shape != (x.shape[0], 1, x.shape[2]):
         raise ValueError(f"rope: cos {tuple(cos.shape)}, sin {tuple(sin.shape)} do not fit x {tuple(x.shape)}")
-    reference.rope(x, cos, sin)
+    (native if native.can_run(x, cos, sin) else reference).rope(x, cos, sin)
 
 
 def signed_sin(sin: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""The truth, and the CPU path: with the sign in the table, a rotation is one roll and one fused multiply-add."""
+"""The truth, and the path without native kernels: with the sign in the table, a rotation is one roll and one fused
+multiply-add."""
 
 import torch
 from torch import Tensor

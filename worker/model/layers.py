@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from kernels.kv_store import store_kv
@@ -11,6 +10,7 @@ from kernels.lora import LoraSegments, LoraStack, add_lora
 from kernels.paged_attention import AttentionPlan, paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
+from kernels.silu_mul import silu_mul
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,7 @@ class GatedMLP:
     down: Linear
 
     def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
-        gate, up = self.gate_up(x, inputs, lora).chunk(2, dim=-1)
-        return self.down(torch.nn.functional.silu(gate).mul_(up), inputs, lora)
+        return self.down(silu_mul(self.gate_up(x, inputs, lora)), inputs, lora)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,90 @@
+// y = x weight^T + bias. A weight is packed in panels of 64 outputs: [panels][units of the input][64].
+#pragma once
+
+#include <algorithm>
+
+#include "../native/pool.h"
+#include "../native/vectors.h"
+
+constexpr int64_t kPanel = 64;
+// A panel's slice of so many units (64 KiB) stays near the core while rows pass by; and sums of sums err less.
+constexpr int64_t kUnitsPerSlice = 256;
+constexpr int64_t kRowsPerBlock = 192;
+// Runs of panels that a thread takes at once: few, so that weights flow on; several, so that threads end together.
+constexpr int64_t kRunsPerThread = 3;
+
+// weight [out_size, in_size] -> packed, outputs beyond out_size zero. in_size must be whole units.
+template <class Type>
+void pack_weight(const typename Type::Element* weight, int64_t out_size, int64_t in_size, uint32_t* packed,
+                 int64_t num_threads) {
+    const int64_t num_units = in_size / Type::kPerUnit;
+    const auto* rows = reinterpret_cast<const uint32_t*>(weight);
+    parallel_for(num_threads, (out_size + kPanel - 1) / kPanel, [&](int64_t panel) {
+        for (int64_t i = 0; i < kPanel; i += 16)
+            for (int64_t unit = 0; unit < num_units; unit += 16) {
+                const uint32_t* from[16];
+                for (int64_t k = 0; k < 16; ++k) {
+                    const int64_t row = panel * kPanel + i + k;
+                    from[k] = row < out_size ? rows + row * num_units + unit : nullptr;
+                }
+                transpose(from, num_units - unit, packed + (panel * num_units + unit) * kPanel + i, kPanel);
+            }
+    });
+}
+
+template <class Type>
+struct Product {
+    using Element = typename Type::Element;
+
+    // x [num_rows, in_size] dense; y [num_rows, out_size] dense; bias [out_size] or null.
+    const Element* x;
+    const uint32_t* packed;
+    const Element* bias;
+    Element* y;
+    int64_t num_rows, out_size, in_size;
+
+    void run(int64_t num_threads) const {
+        const int64_t num_panels = (out_size + kPanel - 1) / kPanel;
+        const int64_t num_blocks = (num_rows + kRowsPerBlock - 1) / kRowsPerBlock;
+        const int64_t num_runs = std::min(num_panels, num_threads * kRunsPerThread);
+        parallel_for(num_threads, num_blocks * num_runs, [&](int64_t chunk) {
+            const int64_t first = chunk / num_runs * kRowsPerBlock, run = chunk % num_runs;
+            compute(first, std::min(kRowsPerBlock, num_rows - first), run * num_panels / num_runs,
+                    (run + 1) * num_panels / num_runs);
+        });
+    }
+
+private:
+    void compute(int64_t first, int64_t height, int64_t panel, int64_t end) const {
+        const int64_t num_units = in_size / Type::kPerUnit;
+        const auto* rows = reinterpret_cast<const uint32_t*>(x + first * in_size);
+        const uint32_t* last = packed + (end * num_units - kUnitsPerSlice) * kPanel;
+        float* sums = scratch<float, 0>(size_t(height * kPanel));
+        for (; panel < end; ++panel) {
+            for (int64_t unit = 0; unit < num_units; unit += kUnitsPerSlice) {
+                const int64_t count = std::min(kUnitsPerSlice, num_units - unit);
+                const uint32_t* slice = packed + (panel * num_units + unit) * kPanel;
+                const uint32_t* next = slice + count * kPanel;
+                multiply_rows<Type, 4>(rows + unit, num_units, slice, count, sums, kPanel, height, unit > 0,
+                                       next <= last ? next : nullptr);
+            }
+            finish(sums, first, height, panel * kPanel);
+        }
+    }
+
+    void finish(const float* sums, int64_t first, int64_t height, int64_t column) const {
+        for (int64_t row = 0; row < height; ++row)
+            for (int64_t i = 0; i < kPanel && column + i < out_size; i += 16) {
+                const __mmask16 mask = first_lanes(out_size - column - i);
+                const Lanes shift = bias ? Type::load(bias + column + i, mask) : _mm512_setzero_ps();
+                Type::store(y + (first + row) * out_size + column + i, mask,
+                            _mm512_add_ps(_mm512_loadu_ps(sums + row * kPanel + i), shift));
+            }
+    }
+};
+
+template <class Type>
+void linear(const typename Type::Element* x, const uint32_t* packed, const typename Type::Element* bias,
+            typename Type::Element* y, int64_t num_rows, int64_t out_size, int64_t in_size, int64_t num_threads) {
+    Product<Type>{x, packed, bias, y, num_rows, out_size, in_size}.run(num_threads);
+}

@@ -1,0 +1,69 @@
+"""The CPU's own kernels, in C++: each operation's `native.h`, compiled to one library at first use.
+
+They need an x86-64 processor with AVX-512 and its bfloat16 instructions, and a compiler. Where one is missing the
+torch paths compute the same, slower.
+"""
+
+import ctypes
+import functools
+import logging
+
+import torch
+from torch import Tensor
+
+from kernels.native.build import BuildError, build
+
+__all__ = ["address", "is_native", "kind", "library", "num_threads"]
+
+log = logging.getLogger("tiergate.kernels")
+
+_DTYPES = (torch.float32, torch.bfloat16)
+_FEATURES = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16")
+_SIGNATURES = {
+    # p: pointer, i: integer, f: float; see library.cpp.
+    "pack_weight": "ipiipi",
+    "linear": "ippppiiii",
+    "paged_attention": "ipippppi",
+    "rms_norm": "ipippiiifi",
+    "rope": "ipippiiii",
+    "silu_mul": "ippiii",
+    "run_layers": "ipppi",
+}
+_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """None where this machine cannot have it; why is logged once."""
+    capabilities = torch.cpu.get_capabilities()
+    if not all(capabilities.get(feature) for feature in _FEATURES):
+        log.info("no native kernels: this processor has no AVX-512 with bfloat16; torch's are used")
+        return None
+    try:
+        loaded = ctypes.CDLL(str(build()))
+    except (BuildError, OSError) as error:
+        log.warning("no native kernels, torch's slower ones are used: %s", " ".join(str(error).split())[:500])
+        return None
+    for name, signature in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = [_TYPES[letter] for letter in signature], None
+    return loaded
+
+
+def is_native(*tensors: Tensor) -> bool:
+    """Whether the library computes on these, which must all be on the CPU and of one of its types."""
+    return all(t.device.type == "cpu" and t.dtype in _DTYPES for t in tensors) and library() is not None
+
+
+def kind(dtype: torch.dtype) -> int:
+    """The library's flag for one of its types."""
+    return int(dtype == torch.bfloat16)
+
+
+def address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def num_threads() -> int:
+    """As many as torch may use; the library's threads are its own."""
+    return torch.get_num_threads()

@@ -1,0 +1,205 @@
+// Causal attention over a paged cache, softmax and products in one pass over the keys.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "../native/pool.h"
+#include "../native/vectors.h"
+
+// Keys are taken 64 at a time from multiples of 64 on: a row's sums are the same alone, in a chunk and in a whole
+// prompt, since hidden keys add exact zeros.
+constexpr int64_t kKeys = 64;
+constexpr int64_t kRowsPerTile = 48;
+
+// As `AttentionPlan`. The i-th sequence's new tokens are rows start[i] .. start[i + 1] - 1 and its last context tokens.
+struct AttentionBatch {
+    int64_t num_seqs;
+    const int32_t* starts;
+    const int32_t* context_lens;
+    const int32_t* block_ids;
+    int64_t blocks_per_seq;
+    int64_t window;  // a token sees so many tokens, itself included
+};
+
+struct AttentionShape {
+    int64_t num_heads, num_kv_heads, head_dim, block_size;
+    float scale;
+};
+
+// Some neighbouring tokens of one sequence, and the query heads that share one key head.
+struct AttentionTile {
+    int64_t seq, kv_head, first_row, num_tokens, first_position;
+};
+
+// Where the keys, or the values, of one head begin at 64 positions; null where no token sees them, for such slots may
+// hold anything, even no numbers.
+template <class Type>
+using HeadRows = std::array<const typename Type::Element*, kKeys>;
+
+template <class Type>
+class Attention {
+public:
+    using Element = typename Type::Element;
+
+    Attention(const AttentionBatch& batch, const AttentionShape& shape, const Element* cache)
+        : batch_(batch), shape_(shape), cache_(cache), shared_(shape.num_heads / shape.num_kv_heads) {
+        const int64_t tokens_per_tile = std::max<int64_t>(1, kRowsPerTile / shared_);
+        for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
+            const int64_t start = batch.starts[seq], end = batch.starts[seq + 1];
+            for (int64_t row = start; row < end; row += tokens_per_tile)
+                for (int64_t head = 0; head < shape.num_kv_heads; ++head)
+                    tiles_.push_back({seq, head, row, std::min(tokens_per_tile, end - row),
+                                      batch.context_lens[seq] - end + row});
+        }
+        // The longest first, so that no thread is left alone with one at the end.
+        std::stable_sort(tiles_.begin(), tiles_.end(), [](const AttentionTile& a, const AttentionTile& b) {
+            return a.num_tokens * (a.first_position + a.num_tokens) > b.num_tokens * (b.first_position + b.num_tokens);
+        });
+    }
+
+    // q [tokens, heads, head_dim], tokens apart by q_stride elements; out [tokens, heads * head_dim] dense.
+    void run(const Element* q, int64_t q_stride, Element* out, int64_t num_threads) const {
+        parallel_for(num_threads, int64_t(tiles_.size()), [&](int64_t i) { attend(tiles_[i], q, q_stride, out); });
+    }
+
+private:
+    void attend(const AttentionTile& tile, const Element* q, int64_t q_stride, Element* out) const {
+        const int64_t dim = shape_.head_dim, num_units = dim / Type::kPerUnit, width = (dim + 15) / 16 * 16;
+        const int64_t num_rows = tile.num_tokens * shared_;
+        uint32_t* queries = scratch<uint32_t, 1>(num_rows * num_units);
+        uint32_t* packed = scratch<uint32_t, 2>(kKeys * std::max(num_units, width));
+        float* scores = scratch<float, 3>(num_rows * kKeys);
+        float* sums = scratch<float, 4>(num_rows * width);
+        float* totals = scratch<float, 5>(num_rows * 16);
+        float* peaks = scratch<float, 6>(num_rows);
+        Element* weights = scratch<Element, 7>(num_rows * kKeys);
+        for (int64_t row = 0; row < num_rows; ++row) {
+            const Element* from = q + (tile.first_row + row / shared_) * q_stride +
+                                  (tile.kv_head * shared_ + row % shared_) * dim;
+            std::copy_n(from, dim, reinterpret_cast<Element*>(queries + row * num_units));
+        }
+        std::fill_n(sums, num_rows * width, 0.f);
+        std::fill_n(totals, num_rows * 16, 0.f);
+        std::fill_n(peaks, num_rows, -std::numeric_limits<float>::infinity());
+        const int64_t end = tile.first_position + tile.num_tokens;
+        const int64_t first_visible = std::max<int64_t>(0, tile.first_position - batch_.window + 1);
+        for (int64_t position = first_visible / kKeys * kKeys; position < end; position += kKeys) {
+            pack_keys(find(tile, position, first_visible, end, 0), num_units, packed);
+            multiply_rows<Type, 4>(queries, num_units, packed, num_units, scores, kKeys, num_rows, false);
+            for (int64_t row = 0; row < num_rows; ++row) {
+                const int64_t own = tile.first_position + row / shared_;
+                weigh(scores + row * kKeys, own - batch_.window + 1 - position, own + 1 - position,
+                      weights + row * kKeys, peaks[row], totals + row * 16, sums + row * width, width);
+            }
+            add_values(find(tile, position, first_visible, end, shape_.num_kv_heads), weights, dim, packed, sums,
+                       num_rows, width);
+        }
+        for (int64_t row = 0; row < num_rows; ++row) {
+            Element* to = out + ((tile.first_row + row / shared_) * shape_.num_heads + tile.kv_head * shared_ +
+                                 row % shared_) * dim;
+            const Lanes total = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_loadu_ps(totals + row * 16)));
+            for (int64_t i = 0; i < dim; i += 16)
+                Type::store(to + i, first_lanes(dim - i),
+                            _mm512_div_ps(_mm512_loadu_ps(sums + row * width + i), total));
+        }
+    }
+
+    // Of the 64 positions from `position` on; visible are those from `begin` to `end`.
+    HeadRows<Type> find(const AttentionTile& tile, int64_t position, int64_t begin, int64_t end,
+                        int64_t first_head) const {
+        const int64_t size = shape_.block_size, slot = 2 * shape_.num_kv_heads * shape_.head_dim;
+        const int32_t* table = batch_.block_ids + tile.seq * batch_.blocks_per_seq;
+        HeadRows<Type> rows{};
+        for (int64_t first = position; first < std::min(end, position + kKeys); first += size) {
+            const Element* block = cache_ + int64_t(table[first / size]) * size * slot +
+                                   (first_head + tile.kv_head) * shape_.head_dim;
+            for (int64_t i = std::max<int64_t>(0, begin - first); i < std::min(size, end - first); ++i)
+                rows[first - position + i] = block + i * slot;
+        }
+        return rows;
+    }
+
+    // -> [num_units][64]
+    static void pack_keys(const HeadRows<Type>& keys, int64_t num_units, uint32_t* packed) {
+        for (int64_t first = 0; first < kKeys; first += 16)
+            for (int64_t unit = 0; unit < num_units; unit += 16) {
+                const uint32_t* rows[16];
+                for (int64_t i = 0; i < 16; ++i) {
+                    const auto* row = reinterpret_cast<const uint32_t*>(keys[first + i]);
+                    rows[i] = row ? row + unit : nullptr;
+                }
+                transpose(rows, num_units - unit, packed + unit * kKeys + first, kKeys);
+            }
+    }
+
+    // One row's scores -> its weights, 2^(score - peak), and its running peak, total and sums brought up to date.
+    // Visible are the keys from `begin` to `end`, counted from the first of these 64.
+    void weigh(float* scores, int64_t begin, int64_t end, Element* weights, float& peak, float* totals, float* sums,
+               int64_t width) const {
+        const Lanes hidden = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+        const Lanes scale = _mm512_set1_ps(shape_.scale * 1.44269504f);
+        Lanes scaled[4], largest = _mm512_set1_ps(peak);
+        __mmask16 visible[4];
+        for (int i = 0; i < 4; ++i) {
+            visible[i] = first_lanes(end - 16 * i) & ~first_lanes(begin - 16 * i);
+            scaled[i] = _mm512_mask_mul_ps(hidden, visible[i], _mm512_loadu_ps(scores + 16 * i), scale);
+            largest = _mm512_max_ps(largest, scaled[i]);
+        }
+        const float new_peak = _mm512_reduce_max_ps(largest);
+        if (new_peak > peak) {
+            if (peak > -std::numeric_limits<float>::infinity()) {
+                const Lanes factor = exp2(_mm512_set1_ps(peak - new_peak));
+                _mm512_storeu_ps(totals, _mm512_mul_ps(_mm512_loadu_ps(totals), factor));
+                for (int64_t i = 0; i < width; i += 16)
+                    _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), factor));
+            }
+            peak = new_peak;
+        }
+        Lanes total = _mm512_loadu_ps(totals);
+        for (int i = 0; i < 4; ++i) {
+            const Lanes weight =
+                _mm512_maskz_mov_ps(visible[i], exp2(_mm512_sub_ps(scaled[i], _mm512_set1_ps(peak))));
+            total = _mm512_add_ps(total, weight);
+            Type::store(weights + 16 * i, 0xffff, weight);
+        }
+        _mm512_storeu_ps(totals, total);
+    }
+
+    // sums += weights times values, in groups of at most 64 columns, so that a group's sums stay in registers.
+    static void add_values(const HeadRows<Type>& values, const Element* weights, int64_t dim, uint32_t* packed,
+                           float* sums, int64_t num_rows, int64_t width) {
+        for (int64_t column = 0; column < width; column += 64) {
+            auto add = [&]<int V>() {
+                pack_values<V>(values, column, dim, packed);
+                multiply_rows<Type, V>(reinterpret_cast<const uint32_t*>(weights), kKeys / Type::kPerUnit, packed,
+                                       kKeys / Type::kPerUnit, sums + column, width, num_rows, true);
+            };
+            switch (std::min<int64_t>(64, width - column) / 16) {
+                case 1: add.template operator()<1>(); break;
+                case 2: add.template operator()<2>(); break;
+                case 3: add.template operator()<3>(); break;
+                default: add.template operator()<4>();
+            }
+        }
+    }
+
+    // Columns `column` .. `column` + 16 V - 1 -> [units of keys][16 V].
+    template <int V>
+    static void pack_values(const HeadRows<Type>& values, int64_t column, int64_t dim, uint32_t* packed) {
+        for (int64_t unit = 0; unit < kKeys / Type::kPerUnit; ++unit)
+            for (int v = 0; v < V; ++v) {
+                const int64_t first = column + 16 * v;
+                const __m512i units = Type::join(values.data() + unit * Type::kPerUnit, first, first_lanes(dim - first));
+                _mm512_storeu_si512(packed + (unit * V + v) * 16, units);
+            }
+    }
+
+    const AttentionBatch& batch_;
+    const AttentionShape& shape_;
+    const Element* cache_;
+    int64_t shared_;
+    std::vector<AttentionTile> tiles_;
+};

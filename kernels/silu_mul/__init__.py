@@ -1,0 +1,15 @@
+"""The gate of a gated MLP."""
+
+from torch import Tensor
+
+from kernels.silu_mul import native, reference
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up: gate_up [tokens, 2 * size], gate's columns first -> [tokens, size].
+
+    Raises ValueError where the columns are odd in number.
+    """
+    if gate_up.dim() != 2 or gate_up.shape[1] % 2:
+        raise ValueError(f"silu_mul: {tuple(gate_up.shape)} holds no gate and up of the same size")
+    return (native if native.can_run(gate_up) else reference).silu_mul(gate_up)

@@ -1,0 +1,84 @@
+"""The C++ kernels against the torch paths that stand in for them, and their build."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.native import library
+from kernels.native.build import BuildError, build
+from kernels.rms_norm import native as rms_norm_native
+from kernels.rms_norm import reference as rms_norm_reference
+from kernels.rope import native as rope_native
+from kernels.rope import reference as rope_reference
+from kernels.silu_mul import native as silu_mul_native
+from kernels.silu_mul import reference as silu_mul_reference
+
+pytestmark = pytest.mark.skipif(library() is None, reason="this machine has no AVX-512 with bfloat16, or no compiler")
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 40), (50, 768), (5, 4, 24)])
+def test_rms_norm_is_that_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    # Heads are a slice of the fused projection's output, so that rows are not dense.
+    x = torch.randn(shape[0], 2 * torch.Size(shape[1:]).numel()).to(dtype)[:, : torch.Size(shape[1:]).numel()]
+    x = x.view(shape) if len(shape) == 2 else x.unflatten(1, shape[1:])
+    weight = torch.randn(shape[-1]).to(dtype)
+    assert rms_norm_native.can_run(x, weight)
+    got, expected = (path.rms_norm(x, weight, eps=1e-5) for path in (rms_norm_native, rms_norm_reference))
+    # The mean's last bits may differ, and with them the rounding to a half type.
+    torch.testing.assert_close(got, expected, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [6, 32, 80])
+def test_rope_is_that_of_torch(dtype: torch.dtype, head_dim: int) -> None:
+    wide = torch.randn(35, 7, head_dim).to(dtype)
+    cos, sin = (torch.randn(35, 1, head_dim).to(dtype) for _ in range(2))
+    expected = wide.clone()
+    rope_reference.rope(expected[:, :5], cos, sin)
+    assert rope_native.can_run(wide[:, :5], cos, sin)
+    rope_native.rope(wide[:, :5], cos, sin)
+    torch.testing.assert_close(wide, expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 40, 2048])
+def test_silu_mul_is_that_of_torch(dtype: torch.dtype, size: int) -> None:
+    gate_up = torch.cat((torch.linspace(-120, 120, 17 * size).view(17, size), torch.randn(17, size)), 1).to(dtype)
+    assert silu_mul_native.can_run(gate_up)
+    expected = silu_mul_reference.silu_mul(gate_up)
+    torch.testing.assert_close(silu_mul_native.silu_mul(gate_up), expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-30)
+
+
+def test_threads_change_no_bit() -> None:
+    gate_up = torch.randn(300, 256)
+    alone = silu_mul_native.silu_mul(gate_up)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for _ in range(200):
+            assert torch.equal(silu_mul_native.silu_mul(gate_up), alone)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_build_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = build()
+    made_at = path.stat().st_mtime_ns
+    assert build() == path and path.stat().st_mtime_ns == made_at
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert "run_layers" in subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(("compiler", "reason"), [("/bin/false", "failed"), ("/no/such/compiler", "cannot run")])
+def test_without_a_compiler_that_works_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, reason: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(BuildError, match=reason):
+        build()
