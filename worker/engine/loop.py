@@ -8,6 +8,7 @@ from worker.engine.assembly import EngineParts
 from worker.engine.batch import order_chunks
 from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
 from worker.engine.pooling import unit_vector
+from worker.engine.prefill import PrefillPace
 from worker.engine.prefix_cache import root_digest
 from worker.engine.request import EngineRequest, TokenOutput
 from worker.engine.sequence import Chunk, Sequence
@@ -24,6 +25,7 @@ class StepLoop:
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self._scheduler = parts.scheduler
+        self._pace = PrefillPace()
         self._was_checked = True
         self.outputs: list[Output] = []
         self.rate = ServiceRate()
@@ -73,7 +75,7 @@ class StepLoop:
         self._was_checked = False
         for sequence in self._scheduler.expired(started_at):
             self._fail(sequence, DeadlineExceeded())
-        chunks = order_chunks(self._scheduler.schedule(started_at))
+        chunks = order_chunks(self._scheduler.schedule(started_at, max_prefill=self._pace.max_tokens))
         if not chunks:
             return
         try:
@@ -83,6 +85,11 @@ class StepLoop:
             self.num_failed_steps_total += 1
             for chunk in chunks:
                 self._compute_alone(chunk)
+        else:
+            num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
+            num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
+            duration_s = time.monotonic() - started_at
+            self._pace.record(num_decodes=num_decodes, num_prefill=num_prefill, duration_s=duration_s)
 
     def _compute(self, chunks: list[Chunk], started_at: float) -> None:
         """Whatever may raise comes before any change, so that the same chunks can be computed again."""

@@ -45,6 +45,7 @@ class Simulation:
         default_factory=lambda: Scheduler(BlockPool(NUM_BLOCKS), max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET)
     )
     finished: list[str] = field(default_factory=list)
+    check_each_step: bool = True
 
     def step(self, *, max_prefill: int | None = None) -> list[Chunk]:
         chunks = self.scheduler.schedule(now=0.0, max_prefill=max_prefill)
@@ -56,7 +57,8 @@ class Simulation:
             if sequence.num_output == sequence.request.sampling.max_tokens:
                 self.scheduler.remove(sequence)
                 self.finished.append(sequence.request.request_id)
-        self.scheduler.check()
+        if self.check_each_step:
+            self.scheduler.check()
         return chunks
 
     def run_dry(self, max_steps: int = 3000) -> int:

@@ -1,0 +1,111 @@
+"""How a step's prompt tokens are shared, and how many there may be, on a machine whose steps cost what we say."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker.engine.simulation import Simulation, make_sequence
+from worker.engine.blocks import BlockPool
+from worker.engine.prefill import PrefillPace, share_prefill
+from worker.engine.scheduler import Scheduler
+from worker.engine.sequence import Chunk, Sequence
+
+WINDOW = 131_072
+
+
+def waiting(*lengths: int) -> list[Sequence]:
+    sequences = [make_sequence(str(i), prompt_len=length) for i, length in enumerate(lengths)]
+    for i, sequence in enumerate(sequences):
+        sequence.order = i
+    return sequences
+
+
+def shares(pending: list[Sequence], budget: int) -> dict[str, int]:
+    return {chunk.sequence.request.request_id: chunk.num_tokens for chunk in share_prefill(pending, budget)}
+
+
+def test_the_oldest_gets_a_quarter_and_the_best_the_rest() -> None:
+    old, young = waiting(1000, 1000)
+    assert shares([young, old], 64) == {"1": 48, "0": 16}
+    assert shares([old, young], 64) == {"0": 64}
+
+
+def test_what_the_best_does_not_need_goes_to_the_next() -> None:
+    old, second, best = waiting(1000, 10, 20)
+    assert shares([best, second, old], 64) == {"2": 20, "1": 10, "0": 34}
+
+
+@given(st.lists(st.integers(2, 300), max_size=8), st.integers(0, 512))
+def test_the_budget_is_used_and_never_exceeded(lengths: list[int], budget: int) -> None:
+    assert sum(shares(waiting(*lengths), budget).values()) == min(sum(lengths), budget)
+
+
+@dataclass
+class Machine:
+    """Seconds of a step: a fixed part, a part for each decode, and one for each prompt token."""
+
+    per_token_s: float
+    step_s: float = 5e-3
+    per_decode_s: float = 2e-4
+    noise: float = 0.0
+    pace: PrefillPace = field(default_factory=PrefillPace)
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def run(self, chunks: list[Chunk]) -> float:
+        num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
+        num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
+        seconds = self.alone_s(num_decodes) + self.per_token_s * num_prefill
+        seconds *= 1 + self.noise * self.chance.random()
+        self.pace.record(num_decodes=num_decodes, num_prefill=num_prefill, duration_s=seconds)
+        return seconds
+
+    def alone_s(self, num_decodes: int) -> float:
+        return self.step_s + self.per_decode_s * num_decodes
+
+
+def long_prompt_beside_streams(machine: Machine, *, length: int) -> tuple[list[float], float]:
+    """Each step's seconds while `length` tokens are prefilled beside 8 streams, and what they take alone."""
+    pool = BlockPool(2 * WINDOW // 16)
+    simulation = Simulation(Scheduler(pool, max_num_seqs=16, max_batched_tokens=2048), check_each_step=False)
+    for i in range(8):
+        simulation.scheduler.add(make_sequence(f"stream {i}", prompt_len=4, max_tokens=WINDOW // 2))
+    while simulation.scheduler.num_running < 8 or len(machine.pace._alone_s) < 1:
+        machine.run(simulation.step(max_prefill=machine.pace.max_tokens))
+    simulation.scheduler.add(make_sequence("long", prompt_len=length, max_tokens=1, tenant="t"))
+    seconds = []
+    while "long" not in simulation.finished:
+        seconds.append(machine.run(simulation.step(max_prefill=machine.pace.max_tokens)))
+    return seconds, machine.alone_s(8)
+
+
+@pytest.mark.parametrize("per_token_s", [1e-6, 2e-5, 1e-4])
+def test_beside_a_long_prompt_steps_take_at_most_twice_as_long(per_token_s: float) -> None:
+    seconds, alone_s = long_prompt_beside_streams(Machine(per_token_s), length=WINDOW - 1)
+    assert sorted(seconds)[int(0.99 * len(seconds))] <= 2 * alone_s
+    # The prompt gets what it may: a third of the time and more.
+    assert (WINDOW - 1) * per_token_s >= 0.33 * sum(seconds) or len(seconds) < 1.3 * WINDOW / 2048
+
+
+def test_it_holds_with_noise_and_when_later_tokens_cost_more() -> None:
+    machine = Machine(2e-5, noise=0.1)
+    before, alone_s = long_prompt_beside_streams(machine, length=20_000)
+    machine.per_token_s *= 5
+    after, _ = long_prompt_beside_streams(machine, length=20_000)
+    for seconds in (before, after[8:]):
+        assert sorted(seconds)[int(0.95 * len(seconds))] <= 2 * 1.1 * alone_s
+
+
+def test_where_a_block_is_too_much_already_prompts_still_go_on() -> None:
+    machine = Machine(1e-3)
+    seconds, _ = long_prompt_beside_streams(machine, length=2000)
+    # 16 tokens a step, and in one of 17 none.
+    assert len(seconds) <= 2000 / 16 * 17 / 16 + 2
+
+
+def test_nothing_that_decodes_leaves_the_whole_budget() -> None:
+    simulation = Simulation(Scheduler(BlockPool(300), max_num_seqs=8, max_batched_tokens=2048))
+    simulation.scheduler.add(make_sequence("a", prompt_len=3000))
+    assert [chunk.num_tokens for chunk in simulation.step(max_prefill=PrefillPace().max_tokens)] == [2048]
