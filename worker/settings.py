@@ -42,6 +42,7 @@ class WorkerSettings:
     max_num_seqs: int = 64
     max_batched_tokens: int = 2048
     max_waiting: int = 256
+    enterprise_headroom: float = 0.05
     num_threads: int | None = None
     kv_blocks: int | None = None
     kv_memory_mb: int = 1024
@@ -119,6 +120,8 @@ def _check(settings: WorkerSettings) -> None:
             raise SettingsError(f"--{name.replace('_', '-')}: {value} is less than 1")
     if settings.max_waiting < 0:
         raise SettingsError(f"--max-waiting: {settings.max_waiting} is less than 0")
+    if not 0 <= settings.enterprise_headroom < 1:
+        raise SettingsError(f"--enterprise-headroom: {settings.enterprise_headroom} is not between 0 and 1")
     if settings.drain_grace_s < 0:
         raise SettingsError(f"--drain-grace-s: {settings.drain_grace_s} is less than 0")
     if settings.api_key is None and not settings.is_loopback:

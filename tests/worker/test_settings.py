@@ -34,6 +34,7 @@ def test_options_win_over_variables_over_defaults() -> None:
         ({}, {"max_model_len": 0}, "--max-model-len"),
         ({}, {"max_waiting": -1}, "--max-waiting"),
         ({}, {"drain_grace_s": -1.0}, "--drain-grace-s"),
+        ({}, {"enterprise_headroom": 1.0}, "--enterprise-headroom"),
         ({}, {"host": "0.0.0.0"}, "TIERGATE_WORKER_KEY"),
         ({}, {"host": "example.com"}, "TIERGATE_WORKER_KEY"),
         ({}, {"register": "redis://x"}, "TIERGATE_WORKER_KEY"),

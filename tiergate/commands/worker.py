@@ -22,6 +22,9 @@ def worker(
     max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
     max_waiting: Annotated[int | None, typer.Option(min=1, help="How many more may wait.")] = None,
+    enterprise_headroom: Annotated[
+        float | None, typer.Option(help="Part of the slots and of the KV cache kept free for priority 0.")
+    ] = None,
     num_threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
     kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory of the KV cache.")] = None,
     register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
@@ -49,6 +52,7 @@ def worker(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_waiting=max_waiting,
+            enterprise_headroom=enterprise_headroom,
             num_threads=num_threads,
             kv_memory_mb=kv_memory_mb,
             register=register,

@@ -56,7 +56,12 @@ def assemble(settings: EngineSettings) -> EngineParts:
         model_version=content_version(folder),
         max_model_len=max_model_len,
         eos_token_ids=frozenset(config.eos_token_ids),
-        scheduler=Scheduler(pool, max_num_seqs=settings.max_num_seqs, max_batched_tokens=settings.max_batched_tokens),
+        scheduler=Scheduler(
+            pool,
+            max_num_seqs=settings.max_num_seqs,
+            max_batched_tokens=settings.max_batched_tokens,
+            enterprise_headroom=settings.enterprise_headroom,
+        ),
         runner=Runner(model, lora, num_blocks=num_blocks, max_model_len=max_model_len),
         sampler=Sampler(config.vocab_size, config.eos_token_ids),
         lora=lora,

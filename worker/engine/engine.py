@@ -13,10 +13,18 @@ from pathlib import Path
 from worker.engine.admission import check_request
 from worker.engine.assembly import EngineParts, assemble
 from worker.engine.blocks import BLOCK_SIZE
-from worker.engine.errors import EngineError, EngineStopped, InvalidRequest, QueueFull, UnknownAdapter
+from worker.engine.errors import (
+    BestEffortShed,
+    EngineError,
+    EngineStopped,
+    InvalidRequest,
+    QueueFull,
+    UnknownAdapter,
+)
 from worker.engine.loop import StepLoop
 from worker.engine.request import EngineLoad, EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
+from worker.engine.shedding import max_queued
 from worker.engine.stream import Delivery, TokenStream, deliver
 from worker.lora.adapter import AdapterError, read_adapter
 
@@ -74,7 +82,7 @@ class Engine:
                 raise InvalidRequest(f"the request id {request.request_id!r} is in use")
             if request.adapter is not None and request.adapter not in self._parts.lora.names:
                 raise UnknownAdapter(request.adapter)
-            self._check_room()
+            self._check_room(request.priority)
             stream = TokenStream(request.request_id, self.abort, self._count_discarded)
             self._streams[request.request_id] = stream
             self._post(partial(self._loop.submit, request, time.monotonic()))
@@ -141,13 +149,18 @@ class Engine:
 
     # Callers' side, under _wake.
 
-    def _check_room(self) -> None:
-        scheduler = self._parts.scheduler
+    def _check_room(self, priority: int) -> None:
+        scheduler, max_waiting = self._parts.scheduler, self._settings.max_waiting
         num_waiting = len(self._streams) - scheduler.num_running
         # Slots that the next step will fill are not the queue's, unless blocks keep them from being filled.
         free_slots = 0 if scheduler.num_waiting else scheduler.max_num_seqs - scheduler.num_running
-        if num_waiting - free_slots >= self._settings.max_waiting:
-            raise QueueFull(self._loop.rate.retry_after_s(num_waiting, time.monotonic()))
+        num_queued = num_waiting + 1 - free_slots
+        retry_after_s = self._loop.rate.retry_after_s(num_waiting, time.monotonic())
+        if num_queued > max_waiting:
+            raise QueueFull(retry_after_s)
+        is_kv_tight = scheduler.is_kv_tight
+        if self._settings.sheds_best_effort and num_queued > max_queued(priority, max_waiting, is_kv_tight=is_kv_tight):
+            raise BestEffortShed(retry_after_s)
 
     def _post(self, command: Callable[[], None]) -> None:
         self._inbox.append(command)

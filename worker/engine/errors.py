@@ -38,9 +38,14 @@ class QueueFull(EngineError):
     status = 503
     type: ErrorType = "overloaded_error"
 
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"the waiting queue is full, retry in {retry_after_s:.0f} s", code="saturated")
+    def __init__(self, retry_after_s: float, *, reason: str = "the waiting queue is full") -> None:
+        super().__init__(f"{reason}, retry in {retry_after_s:.0f} s", code="saturated")
         self.retry_after_s = retry_after_s
+
+
+class BestEffortShed(QueueFull):
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(retry_after_s, reason="the worker is nearly full and takes no best-effort requests")
 
 
 class EngineStopped(EngineError):

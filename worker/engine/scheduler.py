@@ -49,10 +49,11 @@ class Scheduler:
 
     @property
     def is_kv_tight(self) -> bool:
-        """Nearly all blocks are in use, and those that run may come to need more than are left."""
-        if self.pool.num_free >= _TIGHT * self.pool.num_blocks:
+        """Nearly all blocks are in use, and those that run may come to need more than are left; any thread may ask."""
+        num_free = self.pool.num_free
+        if num_free >= _TIGHT * self.pool.num_blocks:
             return False
-        return sum(blocks_needed(each.max_len) - len(each.block_ids) for each in self._running) > self.pool.num_free
+        return sum(blocks_needed(each.max_len) - len(each.block_ids) for each in tuple(self._running)) > num_free
 
     def live(self) -> Iterator[Sequence]:
         return iter(self._live.values())

@@ -10,8 +10,9 @@ class EngineSettings:
     multiplies it natively, else float32.
 
     max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs
-    full windows need. num_threads: torch's; None for 1 where the model is
-    small, else torch's default.
+    full windows need. enterprise_headroom: the part of slots and of KV blocks that only class 0 may be admitted to.
+    sheds_best_effort: refuse classes 2 and 3 before the queue is full. num_threads: torch's; None for 1 where the
+    model is small, else torch's default.
     """
 
     model_path: Path
@@ -22,6 +23,8 @@ class EngineSettings:
     max_num_seqs: int = 64
     max_batched_tokens: int = 2048
     max_waiting: int = 256
+    enterprise_headroom: float = 0.0
+    sheds_best_effort: bool = False
     num_threads: int | None = None
     adapters: dict[str, Path] = field(default_factory=dict)
 

@@ -1,0 +1,13 @@
+"""Refusing best-effort work before the cliff, so that what is left of the queue and of the blocks is for the others."""
+
+import math
+
+_BEST_EFFORT = 2
+_QUEUE_SHARE = 0.8
+
+
+def max_queued(priority: int, max_waiting: int, *, is_kv_tight: bool) -> int:
+    """How many requests may wait after one of this class was taken."""
+    if priority < _BEST_EFFORT:
+        return max_waiting
+    return 0 if is_kv_tight else math.ceil(_QUEUE_SHARE * max_waiting)
