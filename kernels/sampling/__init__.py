@@ -1,4 +1,4 @@
-"""From logits to token ids, batched: penalties, the truncations, and a draw by a given uniform number."""
+"""From logits to token ids, batched: penalties, truncations, a draw by a given uniform number; log-probabilities."""
 
 from torch import Tensor
 
@@ -11,15 +11,14 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def penalize(
-    logits: Tensor, counts: Tensor, seen: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
+    logits: Tensor, rows: Tensor, ids: Tensor, counts: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
 ) -> None:
     """Lower the logits of tokens used before, in place, as OpenAI (presence, frequency) and HF (repetition) define.
 
-    logits [n, vocab] fp32; counts [n, vocab] how often each id was generated; seen [n, vocab] bool: in the prompt or
-    generated;
-    presence, frequency, repetition [n, 1] fp32.
+    logits [n, vocab] fp32; rows, ids [used] int64: the distinct pairs of a row and an id in its prompt or answer;
+    counts [used] int64: how often the answer has it; presence, frequency, repetition [used] fp32: those of its row.
     """
-    reference.penalize(logits, counts, seen, presence, frequency, repetition)
+    reference.penalize(logits, rows, ids, counts, presence, frequency, repetition)
 
 
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:
@@ -27,5 +26,14 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
 
     logits [n, vocab] fp32; temperature [n] > 0; top_k [n] int64, 0 for all; top_p, min_p [n] fp32, 1 and 0 for all;
     uniform [n] fp64 in [0, 1): the only randomness, so that a row's draw does not depend on its neighbours. [n] int64.
+    A row with a NaN gets some id.
     """
     return reference.sample(logits, temperature, top_k, top_p, min_p, uniform)
+
+
+def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
+    """log softmax at ids, [n]; the num_top largest of each row, descending, and their ids, [n, num_top].
+
+    logits [n, vocab] fp32; ids [n] int64.
+    """
+    return reference.logprobs(logits, ids, num_top=num_top)

@@ -4,7 +4,10 @@ near-equal probabilities that swap places between batches then move the outcome 
 import torch
 from torch import Tensor
 
-_FEW = 256
+_FEW = 65
+"""More need torch's slower way to find them; one more than the 64 that are sometimes asked for, to see whether another
+is as likely."""
+_BLOCK = 64
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -12,56 +15,99 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def penalize(
-    logits: Tensor, counts: Tensor, seen: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
+    logits: Tensor, rows: Tensor, ids: Tensor, counts: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
 ) -> None:
-    scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
-    logits.copy_(torch.where(seen, scaled, logits))
-    logits.sub_(frequency * counts).sub_(presence * (counts > 0))
+    used = logits[rows, ids]
+    used = torch.where(used > 0, used / repetition, used * repetition)
+    logits[rows, ids] = used - frequency * counts - presence * (counts > 0)
+
+
+def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
+    norm = logits.logsumexp(dim=-1, keepdim=True)
+    top, top_ids = logits.topk(num_top, dim=-1)
+    return (logits.gather(1, ids[:, None]) - norm)[:, 0], top - norm, top_ids
 
 
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:
     probs = torch.softmax(logits / temperature[:, None], dim=-1)
-    floor = min_p * probs.amax(dim=-1)
-    cut = ((top_k > 0) | (top_p < 1)).nonzero()[:, 0]
-    if len(cut):
-        floor[cut] = torch.maximum(floor[cut], _smallest_kept(probs[cut], top_k[cut], top_p[cut]))
-    probs = probs.masked_fill(probs < floor[:, None], 0)
-    total = probs.double().cumsum(dim=-1)
-    drawn = torch.searchsorted(total, uniform[:, None] * total[:, -1:], right=True)[:, 0]
-    # Rounding may put the target past the last token that has any probability.
-    last_possible = (probs > 0).int().cumsum(dim=-1).argmax(dim=-1)
-    return torch.minimum(drawn, last_possible)
+    is_cut = (top_k > 0) | (top_p < 1) | (min_p > 0)
+    if not is_cut.any():
+        return _draw(probs, uniform)
+    drawn = torch.empty(len(probs), dtype=torch.int64)
+    whole, cut = (~is_cut).nonzero()[:, 0], is_cut.nonzero()[:, 0]
+    drawn[whole] = _draw(probs[whole], uniform[whole])
+    drawn[cut] = _draw_cut(probs[cut], top_k[cut], top_p[cut], min_p[cut], uniform[cut])
+    return drawn
 
 
-def _smallest_kept(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The smallest probability among the top_k likeliest and in the smallest set that reaches top_p, a row each.
-
-    Mostly the _FEW likeliest decide; only rows where they do not are sorted whole.
-    """
-    vocab = probs.shape[-1]
-    limit = torch.where(top_k > 0, top_k.clamp(max=vocab), vocab)
-    few = min(_FEW, vocab)
-    has_limit = limit < vocab
-    floor, is_decided = _cut(probs.topk(few).values, probs.sum(dim=-1), limit, has_limit, top_p)
-    rest = (~is_decided).nonzero()[:, 0]
-    if few < vocab and len(rest):
-        whole = probs[rest].sort(dim=-1, descending=True).values
-        floor[rest], _ = _cut(whole, probs[rest].sum(dim=-1), limit[rest], has_limit[rest], top_p[rest])
-    return floor
+def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
+    """First the block of neighbours, then the token in it, so that the exact sums are short."""
+    n, vocab = probs.shape
+    if vocab % _BLOCK:
+        probs = torch.nn.functional.pad(probs, (0, -vocab % _BLOCK))
+    blocks = probs.view(n, -(-vocab // _BLOCK), _BLOCK)
+    reached = blocks.sum(dim=-1).double().cumsum(dim=-1)
+    target = uniform * reached[:, -1]
+    # Only a NaN gets beyond the last.
+    block = torch.searchsorted(reached, target[:, None], right=True).clamp(max=blocks.shape[1] - 1)
+    before = torch.nn.functional.pad(reached, (1, 0)).gather(1, block)
+    inside = blocks[torch.arange(n), block[:, 0]]
+    return block[:, 0] * _BLOCK + _invert(inside, target - before[:, 0])
 
 
-def _cut(ordered: Tensor, mass: Tensor, limit: Tensor, has_limit: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest kept value of rows in descending order, and whether the row's columns sufficed to know it.
+def _draw_cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:
+    """Mostly the _FEW likeliest tell which are kept; rows where they do not are looked at whole, one by one."""
+    few = min(_FEW, probs.shape[-1])
+    ordered, ids = probs.topk(few)
+    floor, is_decided = _cut(ordered, probs.shape[-1], probs.sum(dim=-1), top_k, top_p)
+    floor = torch.maximum(floor, min_p * ordered[:, 0])
+    is_decided &= (ordered[:, -1] < floor) | (few == probs.shape[-1])
+    ids, order = ids.sort(dim=-1)
+    kept = (ordered * (ordered >= floor[:, None])).gather(1, order)
+    drawn = ids.gather(1, _invert(kept, uniform * kept.double().sum(dim=-1))[:, None])[:, 0]
+    is_number = ~ordered[:, 0].isnan()
+    for i in (~is_decided & is_number).nonzero()[:, 0].tolist():
+        row = probs[i]
+        floor_of_row = torch.maximum(_smallest_kept(row, int(top_k[i]), float(top_p[i])), min_p[i] * ordered[i, 0])
+        drawn[i] = _draw((row * (row >= floor_of_row))[None], uniform[i : i + 1])[0]
+    return drawn
+
+
+def _cut(ordered: Tensor, vocab: int, mass: Tensor, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows in descending order, the smallest value within top_k and then top_p, and whether the columns tell.
 
     mass: the sum of all probabilities, which is what top_p refers to where top_k does not cut first.
     """
     columns = ordered.shape[-1]
+    limit = torch.where(top_k > 0, top_k.clamp(max=vocab), vocab)
+    has_limit = limit < vocab
     reached = ordered.cumsum(dim=-1)
     within = reached.gather(1, (limit.clamp(max=columns) - 1)[:, None])[:, 0]
     mass = torch.where(has_limit, within, mass)
     is_kept = (reached - ordered < (top_p * mass)[:, None]) & (torch.arange(columns) < limit[:, None])
     num_kept = is_kept.sum(dim=-1).clamp(min=1)
-    floor = ordered.gather(1, (num_kept - 1)[:, None])[:, 0]
-    # A top_k beyond the columns leaves the mass unknown; without one it is that of all.
-    is_mass_known = (limit <= columns) | ~has_limit
-    return floor, is_mass_known & ((num_kept < columns) | (limit <= columns))
+    return ordered.gather(1, (num_kept - 1)[:, None])[:, 0], (limit <= columns) | ~has_limit
+
+
+def _smallest_kept(probs: Tensor, top_k: int, top_p: float) -> Tensor:
+    """The same for one row of any length; probs [vocab]."""
+    vocab = len(probs)
+    if 0 < top_k < vocab:
+        ordered = probs.topk(top_k).values
+    elif top_p >= 1:
+        return probs.new_zeros(())
+    else:
+        # What is rarer than this adds up to less than top_p leaves out (half, for rounding): no need to sort it.
+        ordered = probs[probs >= (1 - top_p) / (2 * vocab)].sort(descending=True).values
+    return _cut(ordered[None], vocab, probs.sum()[None], torch.tensor([top_k]), torch.tensor([top_p]))[0][0]
+
+
+def _invert(weights: Tensor, target: Tensor) -> Tensor:
+    """The first column of each row at which the cumulative sum exceeds target; the last positive if rounding hides it.
+
+    weights [n, columns]; target [n] fp64.
+    """
+    reached = weights.double().cumsum(dim=-1)
+    found = torch.searchsorted(reached, target[:, None], right=True)[:, 0]
+    last_possible = ((weights > 0) * torch.arange(weights.shape[-1])).amax(dim=-1)
+    return torch.minimum(found, last_possible)

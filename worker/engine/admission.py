@@ -16,8 +16,8 @@ def check_request(request: EngineRequest, *, vocab_size: int, max_model_len: int
     _check_ids(prompt, vocab_size, param="prompt")
     _check_ids(sampling.logit_bias, vocab_size, param="logit_bias")
     _check_ids(sampling.stop_token_ids, vocab_size, param="stop_token_ids")
-    if sampling.max_tokens < 1:
-        raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
+    if sampling.max_tokens < 0:
+        raise InvalidRequest("max_tokens must not be negative", param="max_tokens")
     if sampling.min_tokens > sampling.max_tokens:
         raise InvalidRequest(
             f"min_tokens {sampling.min_tokens} exceeds max_tokens {sampling.max_tokens}", param="min_tokens"

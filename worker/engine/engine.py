@@ -25,7 +25,7 @@ from worker.engine.loop import StepLoop
 from worker.engine.request import EngineLoad, EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
 from worker.engine.shedding import max_queued
-from worker.engine.stream import Delivery, TokenStream, deliver
+from worker.engine.stream import Bell, Delivery, TokenStream, deliver
 from worker.lora.adapter import AdapterError, read_adapter
 
 log = logging.getLogger("tiergate.engine")
@@ -74,19 +74,28 @@ class Engine:
     def generate(self, request: EngineRequest) -> TokenStream:
         """Queue a request; its outputs are the stream's. Raises EngineStopped, InvalidRequest, PromptTooLong,
         UnknownAdapter or QueueFull at once, in that order."""
+        (stream,) = self.generate_all([[request]])
+        return stream
+
+    def generate_all(self, groups: list[list[EngineRequest]]) -> list[TokenStream]:
+        """Queue several requests, or, with the errors of `generate`, none of them; see `JointStream`.
+
+        Those of a group have the same prompt, adapter and salt, so that it is computed once.
+        """
+        requests = [request for group in groups for request in group]
         with self._wake:
             if self._is_stopping:
                 raise EngineStopped()
-            check_request(request, vocab_size=self._parts.config.vocab_size, max_model_len=self.max_model_len)
-            if request.request_id in self._streams:
-                raise InvalidRequest(f"the request id {request.request_id!r} is in use")
-            if request.adapter is not None and request.adapter not in self._parts.lora.names:
-                raise UnknownAdapter(request.adapter)
-            self._check_room(request.priority)
-            stream = TokenStream(request.request_id, self.abort, self._count_discarded)
-            self._streams[request.request_id] = stream
-            self._post(partial(self._loop.submit, request, time.monotonic()))
-        return stream
+            for request in requests:
+                self._check(request)
+            self._check_room(len(requests), requests[0].priority)
+            bell = Bell()
+            streams = [TokenStream(request.request_id, self.abort, self._count_discarded, bell) for request in requests]
+            self._streams.update((stream.request_id, stream) for stream in streams)
+            now = time.monotonic()
+            for group in groups:
+                self._post(partial(self._loop.submit, group, now))
+        return streams
 
     def abort(self, request_id: str) -> None:
         """Drop a request; its blocks are free before the next step. Unknown ids are ignored: it may just have ended."""
@@ -149,12 +158,23 @@ class Engine:
 
     # Callers' side, under _wake.
 
-    def _check_room(self, priority: int) -> None:
+    def _check(self, request: EngineRequest) -> None:
+        check_request(request, vocab_size=self._parts.config.vocab_size, max_model_len=self.max_model_len)
+        if request.request_id in self._streams:
+            raise InvalidRequest(f"the request id {request.request_id!r} is in use")
+        if request.adapter is not None and request.adapter not in self._parts.lora.names:
+            raise UnknownAdapter(request.adapter)
+
+    def _check_room(self, num_requests: int, priority: int) -> None:
         scheduler, max_waiting = self._parts.scheduler, self._settings.max_waiting
+        if num_requests > scheduler.max_num_seqs + max_waiting:
+            raise InvalidRequest(
+                f"{num_requests} answers at once are more than this worker's queue takes; ask for fewer", param="n"
+            )
         num_waiting = len(self._streams) - scheduler.num_running
         # Slots that the next step will fill are not the queue's, unless blocks keep them from being filled.
         free_slots = 0 if scheduler.num_waiting else scheduler.max_num_seqs - scheduler.num_running
-        num_queued = num_waiting + 1 - free_slots
+        num_queued = num_waiting + num_requests - free_slots
         retry_after_s = self._loop.rate.retry_after_s(num_waiting, time.monotonic())
         if num_queued > max_waiting:
             raise QueueFull(retry_after_s)

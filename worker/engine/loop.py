@@ -2,6 +2,9 @@
 
 import logging
 import time
+from uuid import uuid4
+
+from msgspec.structs import replace
 
 from protocol.responses import FinishReason
 from worker.engine.assembly import EngineParts
@@ -11,8 +14,10 @@ from worker.engine.pooling import unit_vector
 from worker.engine.prefill import PrefillPace
 from worker.engine.prefix_cache import root_digest
 from worker.engine.request import EngineRequest, TokenOutput
+from worker.engine.sampler import Sampled
 from worker.engine.sequence import Chunk, Sequence
 from worker.engine.service_rate import ServiceRate
+from worker.engine.siblings import Siblings
 
 log = logging.getLogger("tiergate.engine")
 
@@ -25,6 +30,7 @@ class StepLoop:
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self._scheduler = parts.scheduler
+        self._siblings = Siblings()
         self._pace = PrefillPace()
         self._was_checked = True
         self.outputs: list[Output] = []
@@ -39,26 +45,46 @@ class StepLoop:
     def has_work(self) -> bool:
         return self._scheduler.num_running + self._scheduler.num_waiting > 0
 
-    def submit(self, request: EngineRequest, arrived_at: float) -> None:
-        slot, digest = -1, ""
-        if request.adapter is not None:
+    def submit(self, requests: list[EngineRequest], arrived_at: float) -> None:
+        """Requests with the same prompt, adapter and salt. The first computes it, and the rest then shares its blocks;
+        only the first may ask for prompt_logprobs."""
+        slots, digest = [-1] * len(requests), ""
+        adapter = requests[0].adapter
+        if adapter is not None:
             try:
-                slot, digest = self._parts.lora.acquire(request.adapter)
+                acquired = [self._parts.lora.acquire(adapter) for _ in requests]
             except KeyError:
                 # Unloaded between the check at submission and now.
-                self.outputs.append((request.request_id, UnknownAdapter(request.adapter)))
+                self.outputs += [(request.request_id, UnknownAdapter(adapter)) for request in requests]
                 return
-        root = root_digest(salt=request.cache_salt, model_version=self._parts.model_version, adapter_digest=digest)
-        prompt = list(request.prompt_ids)
-        self._scheduler.add(Sequence(request, prompt, len(prompt), root, arrived_at, slot))
+            slots, digest = [slot for slot, _ in acquired], acquired[0][1]
+        root = self._root_digest(requests[0], digest)
+        first, *others = [
+            Sequence(request, list(request.prompt_ids), len(request.prompt_ids), root, arrived_at, slot)
+            for request, slot in zip(requests, slots, strict=True)
+        ]
+        self._scheduler.add(first)
+        if others:
+            self._siblings.hold(first, others)
+
+    def _root_digest(self, request: EngineRequest, adapter_digest: str) -> bytes:
+        # What is in the cache need not be computed, but then nobody sees how likely its tokens were.
+        salt = f"{request.cache_salt} {uuid4()}" if request.sampling.prompt_logprobs else request.cache_salt
+        return root_digest(salt=salt, model_version=self._parts.model_version, adapter_digest=adapter_digest)
 
     def abort(self, request_id: str) -> None:
         """Free the request's blocks; unknown ids are ignored, it may just have ended."""
         sequence = self._scheduler.get(request_id)
         if sequence is not None:
             self._drop(sequence)
+            return
+        waiting = self._siblings.take(request_id)
+        if waiting is not None and waiting.adapter_slot >= 0:
+            self._parts.lora.release(waiting.adapter_slot)
 
     def fail_all(self, error: EngineError) -> None:
+        for sequence in self._siblings.release_all():
+            self._scheduler.add(sequence)
         for sequence in list(self._scheduler.live()):
             self._fail(sequence, error)
 
@@ -100,6 +126,8 @@ class StepLoop:
         for chunk in chunks:
             chunk.sequence.compute_s += now - started_at
         self._scheduler.advance(chunks)
+        for sequence, scored in outputs.prompt_logprobs.items():
+            sequence.prompt_logprobs += scored
         for sequence, token in zip(finishing, tokens, strict=True):
             self._accept(sequence, token, now)
         for sequence, pooled in outputs.pooled.items():
@@ -125,26 +153,42 @@ class StepLoop:
         self.rate.record(now)
         self.outputs.append((sequence.request.request_id, _make_output(sequence, [], "stop", embedding)))
 
-    def _accept(self, sequence: Sequence, token: int | None, now: float) -> None:
+    def _accept(self, sequence: Sequence, sampled: Sampled | None, now: float) -> None:
         """Append a sampled token and put it out; None means that the logits were not finite."""
-        if token is None:
+        if sampled is None:
             self._fail_not_finite(sequence)
             return
-        if sequence.num_output == 0:
+        is_first = sequence.num_output == 0
+        if is_first:
             self._count_prompt(sequence)
-        sequence.token_ids.append(token)
-        self.completion_tokens_total += 1
-        reason = self._finish_reason(sequence, token)
+            self._begin_siblings(sequence)
+        taken = [sampled] if sequence.request.sampling.max_tokens else []
+        sequence.token_ids += [each.token_id for each in taken]
+        self.completion_tokens_total += len(taken)
+        reason = self._finish_reason(sequence)
         if reason is not None:
             self._drop(sequence)
             self.rate.record(now)
-        self.outputs.append((sequence.request.request_id, _make_output(sequence, [token], reason)))
+        output = _make_output(sequence, [each.token_id for each in taken], reason)
+        if sequence.request.sampling.num_logprobs is not None:
+            output = replace(
+                output,
+                logprobs=tuple(each.logprobs for each in taken if each.logprobs is not None),
+                prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
+            )
+        self.outputs.append((sequence.request.request_id, output))
 
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        sampling = sequence.request.sampling
-        if token in sampling.stop_token_ids or (token in self._parts.eos_token_ids and not sampling.ignore_eos):
+    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
+        sampling, last = sequence.request.sampling, sequence.token_ids[-1]
+        is_end = last in sampling.stop_token_ids or (last in self._parts.eos_token_ids and not sampling.ignore_eos)
+        if is_end and sequence.num_output:
             return "stop"
         return "length" if sequence.num_output >= sampling.max_tokens else None
+
+    def _begin_siblings(self, sequence: Sequence) -> None:
+        """Its prompt is computed, or will not be."""
+        for sibling in self._siblings.release(sequence):
+            self._scheduler.add(sibling)
 
     def _count_prompt(self, sequence: Sequence) -> None:
         self.prompt_tokens_total += sequence.num_prompt
@@ -169,6 +213,7 @@ class StepLoop:
         self.outputs.append((sequence.request.request_id, error))
 
     def _drop(self, sequence: Sequence) -> None:
+        self._begin_siblings(sequence)
         self._scheduler.remove(sequence)
         if sequence.adapter_slot >= 0:
             self._parts.lora.release(sequence.adapter_slot)

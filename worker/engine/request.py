@@ -14,6 +14,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to choose tokens. temperature 0 is greedy; top_k 0 (or -1) means all. Stop strings are the server's business.
 
     stop_token_ids end the answer as the model's own eos ids do; ignore_eos concerns only the latter. The id counts.
+    max_tokens 0: the prompt is computed and nothing is generated. num_logprobs: how many of the likeliest ids are told
+    beside each token; None for no log-probabilities at all. prompt_logprobs: also for the prompt's tokens.
     """
 
     temperature: float = 1.0
@@ -29,6 +31,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    num_logprobs: int | None = None
+    prompt_logprobs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +54,22 @@ class EngineRequest:
     pooling: Pooling | None = None
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """Natural logarithms of what the model gives a token, before penalties, biases, temperature and truncation.
+
+    top: ids and theirs, the likeliest first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of a request; the figures are final on the output that carries a finish_reason.
 
     compute_ms: wall time of the steps in which the request took part. embedding: the only output of a request for one,
-    of length 1, little-endian float32.
+    of length 1, little-endian float32. logprobs: one for each token, if asked for. prompt_logprobs: with the first
+    output, if asked for; one for each token of the prompt but the first.
     """
 
     token_ids: list[int]
@@ -63,6 +78,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: float = 0.0
     compute_ms: float = 0.0
     embedding: bytes | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):

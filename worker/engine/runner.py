@@ -10,6 +10,8 @@ from torch import Tensor
 from worker.engine.batch import make_inputs
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.pooling import pool
+from worker.engine.prompt_logprobs import is_wanted, score_prompts
+from worker.engine.request import TokenLogprobs
 from worker.engine.sequence import Chunk, Sequence
 from worker.lora.store import LoraStore
 from worker.model.config import ModelConfig
@@ -25,10 +27,12 @@ def block_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """logits [number of chunks that yield a token, vocab] fp32, in the chunks' order; pooled: see `pool`."""
+    """logits [number of chunks that yield a token, vocab] fp32, in the chunks' order; pooled: see `pool`;
+    prompt_logprobs: see `score_prompts`."""
 
     logits: Tensor
     pooled: dict[Sequence, Tensor]
+    prompt_logprobs: dict[Sequence, list[TokenLogprobs]]
 
 
 class Runner:
@@ -51,7 +55,8 @@ class Runner:
             )
             x = self._model.forward(inputs, self._caches, self._lora.layers)
             pooled = pool(chunks, x, self._model) if inputs.has_pooling else {}
-            return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled)
+            scored = score_prompts(chunks, x, self._model) if any(map(is_wanted, chunks)) else {}
+            return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled, scored)
 
     def clear(self, block_ids: list[int]) -> None:
         """Zero these blocks in every layer."""

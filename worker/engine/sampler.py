@@ -1,15 +1,29 @@
 """The next token of every sequence of a batch, by its own parameters and its own randomness."""
 
 import secrets
+from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kernels.sampling import greedy, penalize, sample
+from kernels.sampling import greedy, logprobs, penalize, sample
+from worker.engine.history import TokenHistory
 from worker.engine.randomness import uniform
-from worker.engine.request import SamplingParams
+from worker.engine.request import SamplingParams, TokenLogprobs
 from worker.engine.sequence import Sequence
+
+_GREEDY_BELOW = 1e-5
+"""Lower temperatures would divide logits beyond what fp32 can hold; nothing but the likeliest is left by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The next token of one sequence; logprobs if its request asked for them."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
 
 
 class Sampler:
@@ -21,24 +35,33 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._salt = secrets.randbits(64)
 
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> list[int | None]:
-        """One id a row of logits [n, vocab] fp32, changed in place; None where the logits are not finite."""
+    def choose(self, logits: Tensor, sequences: list[Sequence]) -> list[Sampled | None]:
+        """The next token for each row of logits [n, vocab] fp32, changed in place; None where they are not finite."""
         with torch.inference_mode():
+            asking = [i for i, sequence in enumerate(sequences) if sequence.request.sampling.num_logprobs is not None]
+            raw = logits[torch.tensor(asking)] if asking else None
             self._adjust(logits, sequences)
             best, ids = greedy(logits)
-            drawn = [i for i, sequence in enumerate(sequences) if sequence.request.sampling.temperature > 0]
+            drawn = [i for i, sequence in enumerate(sequences) if _is_random(sequence.request.sampling)]
             if drawn:
                 rows = torch.tensor(drawn)
                 ids[rows] = self._draw(logits[rows], [sequences[i] for i in drawn])
+            found: dict[int, TokenLogprobs] = {}
+            if raw is not None:
+                chosen = ids[torch.tensor(asking)]
+                num_tops = [sequences[i].request.sampling.num_logprobs or 0 for i in asking]
+                found = dict(zip(asking, read_logprobs(raw, chosen, num_tops), strict=True))
             is_finite = best.isfinite().tolist()
-            return [token if ok else None for token, ok in zip(ids.tolist(), is_finite, strict=True)]
+            return [
+                Sampled(token_id, found.get(i)) if is_finite[i] else None for i, token_id in enumerate(ids.tolist())
+            ]
 
     def _draw(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
         params = [sequence.request.sampling for sequence in sequences]
         return sample(
             logits,
             temperature=torch.tensor([p.temperature for p in params]),
-            top_k=torch.tensor([max(p.top_k, 0) for p in params]),
+            top_k=torch.tensor([min(max(p.top_k, 0), self._vocab_size) for p in params]),
             top_p=torch.tensor([p.top_p for p in params]),
             min_p=torch.tensor([p.min_p for p in params]),
             uniform=torch.tensor([self._uniform(sequence) for sequence in sequences], dtype=torch.float64),
@@ -51,31 +74,73 @@ class Sampler:
         return uniform(seed, sequence.num_output)
 
     def _adjust(self, logits: Tensor, sequences: list[Sequence]) -> None:
-        for row, sequence in zip(logits, sequences, strict=True):
+        """Penalties, biases, min_tokens, in this order; each touches the logits it concerns, of all rows at once."""
+        penalized = _Places()
+        biased, forbidden = _Places(), _Places()
+        counts, biases = array("q"), array("f")
+        for row, sequence in enumerate(sequences):
             params = sequence.request.sampling
             if _has_penalty(params):
-                self._penalize(row, sequence)
+                history = _history(sequence)
+                penalized.add(row, history.ids)
+                counts.extend(history.counts)
             if params.logit_bias:
-                ids = torch.tensor(list(params.logit_bias))
-                row[ids] += torch.tensor(list(params.logit_bias.values()), dtype=row.dtype)
+                biased.add(row, array("q", params.logit_bias))
+                biases.extend(array("f", params.logit_bias.values()))
             if sequence.num_output < params.min_tokens:
-                row[list({*self._eos_token_ids, *params.stop_token_ids})] = float("-inf")
+                forbidden.add(row, array("q", {*self._eos_token_ids, *params.stop_token_ids}))
+        if penalized.ids:
+            _penalize(logits, penalized, counts, [sequence.request.sampling for sequence in sequences])
+        if biased.ids:
+            logits[biased.tensors()] += torch.frombuffer(biases, dtype=torch.float32)
+        if forbidden.ids:
+            logits[forbidden.tensors()] = float("-inf")
 
-    def _penalize(self, row: Tensor, sequence: Sequence) -> None:
-        params = sequence.request.sampling
-        output = torch.tensor(sequence.token_ids[sequence.num_prompt :], dtype=torch.int64)
-        counts = torch.bincount(output, minlength=self._vocab_size)
-        seen = counts > 0
-        seen[torch.tensor(sequence.token_ids[: sequence.num_prompt])] = True
-        penalize(
-            row[None],
-            counts[None],
-            seen[None],
-            *(
-                torch.tensor([[value]])
-                for value in (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
-            ),
-        )
+
+class _Places:
+    """Places in a matrix, collected row by row."""
+
+    def __init__(self) -> None:
+        self.ids = array("q")
+        self._rows: list[int] = []
+        self._lens: list[int] = []
+
+    def add(self, row: int, ids: "array[int]") -> None:
+        self._rows.append(row)
+        self._lens.append(len(ids))
+        self.ids.extend(ids)
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Rows and ids, int64."""
+        rows = torch.tensor(self._rows).repeat_interleave(torch.tensor(self._lens))
+        return rows, torch.frombuffer(self.ids, dtype=torch.int64)
+
+
+def read_logprobs(logits: Tensor, ids: Tensor, num_tops: list[int]) -> list[TokenLogprobs]:
+    """Of each row of logits [n, vocab] as the model gave them, its id's and its likeliest ids' log-probabilities."""
+    own, top, top_ids = logprobs(logits, ids, num_top=max(num_tops))
+    return [
+        TokenLogprobs(logprob=logprob, top=tuple(zip(likely_ids[:num], likely[:num], strict=True)))
+        for logprob, likely, likely_ids, num in zip(own.tolist(), top.tolist(), top_ids.tolist(), num_tops, strict=True)
+    ]
+
+
+def _penalize(logits: Tensor, places: _Places, counts: "array[int]", params: list[SamplingParams]) -> None:
+    rows, ids = places.tensors()
+    penalties = [(p.presence_penalty, p.frequency_penalty, p.repetition_penalty) for p in params]
+    presence, frequency, repetition = torch.tensor(penalties)[rows].unbind(dim=1)
+    penalize(logits, rows, ids, torch.frombuffer(counts, dtype=torch.int64), presence, frequency, repetition)
+
+
+def _history(sequence: Sequence) -> TokenHistory:
+    if sequence.history is None:
+        sequence.history = TokenHistory(sequence.token_ids[: sequence.num_prompt])
+    sequence.history.catch_up(sequence.token_ids)
+    return sequence.history
+
+
+def _is_random(params: SamplingParams) -> bool:
+    return params.temperature >= _GREEDY_BELOW
 
 
 def _has_penalty(params: SamplingParams) -> bool:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.engine.request import EngineRequest
+from worker.engine.history import TokenHistory
+from worker.engine.request import EngineRequest, TokenLogprobs
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +34,8 @@ class Sequence:
     started_at: float | None = None
     compute_s: float = 0.0
     pooled: Any = None
+    history: TokenHistory | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def max_len(self) -> int:

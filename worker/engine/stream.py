@@ -10,21 +10,51 @@ from worker.engine.request import TokenOutput
 Delivery = tuple["TokenStream", TokenOutput | EngineError]
 
 
+class Bell:
+    """Wakes the one task that waits for any of several streams."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        self._waiter = self.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
 class TokenStream:
     """An async iterator over one request's outputs, for one consumer.
 
     Outputs that piled up while the consumer was away arrive merged. Closing it, or cancelling the task that waits in
-    it, aborts the request; `close` is synchronous so that a `finally` can call it.
+    it, aborts the request; `close` is synchronous so that a `finally` can call it. Streams that share a bell can be
+    waited for together, see `JointStream`.
     """
 
-    def __init__(self, request_id: str, abort: Callable[[str], None], discard: Callable[[int], None]) -> None:
+    def __init__(
+        self, request_id: str, abort: Callable[[str], None], discard: Callable[[int], None], bell: Bell
+    ) -> None:
         self.request_id = request_id
-        self.loop = asyncio.get_running_loop()
+        self.bell = bell
         self._abort = abort
         self._discard = discard
         self._outputs: deque[TokenOutput | EngineError] = deque()
-        self._waiter: asyncio.Future[None] | None = None
         self._is_done = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.bell.loop
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will come: its last output was taken, or it was closed."""
+        return self._is_done
 
     def __aiter__(self) -> "TokenStream":
         return self
@@ -32,8 +62,18 @@ class TokenStream:
     async def __anext__(self) -> TokenOutput:
         if self._is_done:
             raise StopAsyncIteration
+        while (output := self.take()) is None:
+            try:
+                await self.bell.wait()
+            except asyncio.CancelledError:
+                self.close()
+                raise
+        return output
+
+    def take(self) -> TokenOutput | None:
+        """What has come since the last call, None if nothing has. Raises EngineError when that is how it ends."""
         if not self._outputs:
-            await self._wait()
+            return None
         output = self._outputs.popleft()
         if isinstance(output, EngineError):
             self._is_done = True
@@ -66,18 +106,51 @@ class TokenStream:
             self._discard(len(output.token_ids) if isinstance(output, TokenOutput) else 0)
             return
         self._outputs.append(output)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.bell.ring()
 
-    async def _wait(self) -> None:
-        self._waiter = self.loop.create_future()
+
+class JointStream:
+    """An async iterator over the outputs of several streams that share a bell: those that came, with their indexes.
+
+    It ends with the last of them, and raises the first EngineError; then, and when the waiting task is cancelled, all
+    are given up.
+    """
+
+    def __init__(self, streams: list[TokenStream]) -> None:
+        self._streams = streams
+
+    def __aiter__(self) -> "JointStream":
+        return self
+
+    async def __anext__(self) -> list[tuple[int, TokenOutput]]:
+        while not all(stream.is_done for stream in self._streams):
+            outputs = self._take()
+            if outputs:
+                return outputs
+            try:
+                await self._streams[0].bell.wait()
+            except asyncio.CancelledError:
+                self.close()
+                raise
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def _take(self) -> list[tuple[int, TokenOutput]]:
+        outputs: list[tuple[int, TokenOutput]] = []
         try:
-            await self._waiter
-        except asyncio.CancelledError:
+            for i, stream in enumerate(self._streams):
+                output = stream.take()
+                if output is not None:
+                    outputs.append((i, output))
+        except EngineError:
+            for i, output in outputs:
+                self._streams[i].discard(len(output.token_ids))
             self.close()
             raise
-        finally:
-            self._waiter = None
+        return outputs
 
 
 def deliver(batch: list[Delivery]) -> None:
@@ -93,4 +166,6 @@ def _merge(first: TokenOutput, second: TokenOutput) -> TokenOutput:
         cached_tokens=second.cached_tokens,
         queue_ms=second.queue_ms,
         compute_ms=second.compute_ms,
+        logprobs=first.logprobs + second.logprobs,
+        prompt_logprobs=first.prompt_logprobs,
     )

@@ -46,7 +46,7 @@ async def test_a_prompt_without_tokens_or_with_unknown_ones_is_refused(engine: E
 
 
 async def test_sampling_values_that_make_no_sense_are_refused_by_name(engine: Engine) -> None:
-    for name, value in (("logit_bias", {384: 1.0}), ("stop_token_ids", (-1,)), ("max_tokens", 0), ("min_tokens", 99)):
+    for name, value in (("logit_bias", {384: 1.0}), ("stop_token_ids", (-1,)), ("max_tokens", -1), ("min_tokens", 99)):
         with pytest.raises(InvalidRequest) as caught:
             engine.generate(make_request(PROMPT, **{name: value}))
         assert caught.value.param == name
