@@ -4,8 +4,11 @@
     : accounting {...}       before `data: [DONE]`: the exact final figures of the request
 
 A worker sends them only when asked with the header `X-Tiergate-Accounting: 1`. The gateway strips them.
-An event is the bytes up to and including a blank line; comments stand before their event's data line.
+An event is the bytes up to and including a blank line; comments stand before their event's data line. A request for
+several answers has one stream: the ids are those of whichever answer goes on, the figures are of all together.
 """
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -16,7 +19,10 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 
 class Accounting(msgspec.Struct, kw_only=True, frozen=True):
-    """A request's final figures at the worker. Non-streamed answers carry it, as JSON, in the accounting header."""
+    """A request's final figures at the worker. Non-streamed answers carry it, as JSON, in the accounting header.
+
+    Each prompt counts once, however many answers it got. queue_ms: until the first began; compute_ms: of the longest.
+    """
 
     prompt_tokens: int
     cached_prompt_tokens: int
@@ -25,6 +31,12 @@ class Accounting(msgspec.Struct, kw_only=True, frozen=True):
     compute_ms: float
     worker_id: str
     finish_reason: str
+
+
+def joint_reason(reasons: Iterable[str]) -> str:
+    """Why several answers ended, in one word: `mixed` unless all have the same reason."""
+    distinct = set(reasons)
+    return distinct.pop() if len(distinct) == 1 else "mixed"
 
 
 def tokens_comment(token_ids: list[int]) -> bytes:

@@ -7,7 +7,7 @@ import msgspec
 
 from protocol.errors import ProtocolError
 from protocol.messages import AssistantMessage, content_text
-from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from protocol.requests import MAX_CHOICES, ChatCompletionRequest, CompletionRequest, GenerationRequest, list_prompts
 
 MAX_STOP_STRINGS = 16
 T = TypeVar("T")
@@ -39,8 +39,14 @@ def check_request(request: GenerationRequest) -> None:
         raise ProtocolError(f"at most {MAX_STOP_STRINGS} stop strings, got {len(request.stop)}", param="stop")
     if request.stream_options is not None and not request.stream:
         raise ProtocolError("stream_options is only allowed with stream=true", param="stream_options")
-    if request.n not in (None, 1):
-        raise ProtocolError("n > 1 is not supported yet; send the request n times", param="n", code="unsupported")
+    limit = output_limit(request)
+    if limit is not None and (request.min_tokens or 0) > limit:
+        raise ProtocolError(f"min_tokens {request.min_tokens} exceeds max_tokens {limit}", param="min_tokens")
+    for token_id in request.logit_bias or ():
+        if not (token_id.isascii() and token_id.isdigit()):
+            raise ProtocolError(
+                f"logit_bias maps token ids, as strings of digits, to numbers; got {token_id!r}", param="logit_bias"
+            )
 
 
 def output_limit(request: GenerationRequest) -> int | None:
@@ -56,8 +62,8 @@ def _check_chat(request: ChatCompletionRequest) -> None:
             raise ProtocolError("a message must have content", param=f"messages[{i}].content")
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise ProtocolError("max_tokens and max_completion_tokens differ; send one of them", param="max_tokens")
-    if request.logprobs or request.top_logprobs:
-        raise ProtocolError("logprobs are not supported yet", param="logprobs", code="unsupported")
+    if request.top_logprobs is not None and not request.logprobs:
+        raise ProtocolError("top_logprobs is only allowed with logprobs=true", param="top_logprobs")
     if request.response_format is not None and request.response_format.type != "text":
         raise ProtocolError(
             "response_format other than text is not supported yet", param="response_format", code="unsupported"
@@ -71,17 +77,36 @@ def _check_chat(request: ChatCompletionRequest) -> None:
 
 
 def _check_completion(request: CompletionRequest) -> None:
+    _check_prompts(request)
+    if request.max_tokens == 0 and not request.echo:
+        raise ProtocolError("max_tokens must be at least 1, unless echo is set", param="max_tokens")
+    n = request.n or 1
+    num_prompts = len(list_prompts(request))
+    if num_prompts * n > MAX_CHOICES:
+        raise ProtocolError(
+            f"{num_prompts} prompts with n={n} make {num_prompts * n} answers, at most {MAX_CHOICES} are given at once",
+            param="n" if num_prompts <= MAX_CHOICES else "prompt",
+        )
+    if request.best_of is not None and request.best_of < n:
+        raise ProtocolError(f"best_of {request.best_of} is less than n {n}", param="best_of")
+    if request.best_of not in (None, n):
+        raise ProtocolError(
+            "best_of > n is not supported; ask for n answers with logprobs", param="best_of", code="unsupported"
+        )
+    if request.suffix:
+        raise ProtocolError("suffix is not supported yet", param="suffix", code="unsupported")
+
+
+def _check_prompts(request: CompletionRequest) -> None:
     if not request.prompt:
         raise ProtocolError("prompt must not be empty", param="prompt")
-    if isinstance(request.prompt, list) and not all(isinstance(part, int) for part in request.prompt):
-        raise ProtocolError(
-            "one prompt a request: a string or one list of token ids", param="prompt", code="unsupported"
-        )
-    if request.best_of not in (None, 1):
-        raise ProtocolError("best_of > 1 is not supported", param="best_of", code="unsupported")
-    for name in ("echo", "logprobs", "suffix"):
-        if getattr(request, name):
-            raise ProtocolError(f"{name} is not supported yet", param=name, code="unsupported")
+    if isinstance(request.prompt, str):
+        return
+    if len({type(part) for part in request.prompt}) > 1:
+        raise ProtocolError("prompt must be all texts, all token ids or all lists of token ids", param="prompt")
+    for i, part in enumerate(request.prompt):
+        if part in ("", []):
+            raise ProtocolError(f"prompt[{i}] must not be empty", param=f"prompt[{i}]")
 
 
 def _field_error(message: str) -> ProtocolError:

@@ -15,6 +15,10 @@ PositiveInt = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
+MAX_N = 16
+"""Answers to one prompt."""
+MAX_CHOICES = 128
+"""Answers to one request: n for each of its prompts."""
 PRIORITIES = {"enterprise": 0, "pro": 1, "free": 2, "batch": 3}
 
 
@@ -45,21 +49,21 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: PositiveInt | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: StopString | list[StopString] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
     # What vLLM made customary.
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
     # Honoured by a worker only together with the worker key; the gateway drops a client's.
     priority: Annotated[int, Meta(ge=0, le=3)] | None = None
@@ -86,6 +90,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     # OpenAI's four forms; msgspec allows one list type in a union, so that checks.py tells mixed lists apart.
     prompt: str | list[str | TokenId | list[TokenId]]
+    # 0 only with echo: the prompt's own log-probabilities.
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
@@ -109,3 +115,12 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 GenerationRequest = ChatCompletionRequest | CompletionRequest
+
+
+def list_prompts(request: CompletionRequest) -> list[str | list[int]]:
+    """The prompts of a request that `check_request` accepted, each as it was sent: text or token ids."""
+    if isinstance(request.prompt, str):
+        return [request.prompt]
+    if isinstance(request.prompt[0], int):
+        return [[token_id for token_id in request.prompt if isinstance(token_id, int)]]
+    return [prompt for prompt in request.prompt if not isinstance(prompt, int)]

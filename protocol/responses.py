@@ -29,6 +29,35 @@ def make_usage(prompt_tokens: int, completion_tokens: int, *, cached_tokens: int
     )
 
 
+class TopLogprob(msgspec.Struct, kw_only=True):
+    """`token` is text, or, where the bytes are only part of a character, their escapes: `\\xf0\\x9f`."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(msgspec.Struct, kw_only=True):
+    """Parallel lists. An echoed prompt's first token has nothing before it, hence null for its log-probabilities.
+
+    Bytes that are only part of a character are written as `bytes:\\xf0\\x9f`; text_offset counts characters.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
 class ResponseMessage(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -40,7 +69,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     index: int
     message: ResponseMessage
     finish_reason: FinishReason
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -75,7 +104,7 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     index: int
     delta: Delta
     finish_reason: FinishReason | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletionChunk(msgspec.Struct, kw_only=True):
@@ -92,7 +121,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     index: int
     text: str
     finish_reason: FinishReason | None = None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
 
 
 class Completion(msgspec.Struct, kw_only=True):

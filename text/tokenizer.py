@@ -62,6 +62,12 @@ class Tokenizer:
         (text,) = self._inner.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return text
 
+    def piece(self, token_id: int) -> bytes:
+        """What one token stands for, a special one its name; the bytes may be only a part of a character's."""
+        if self.pieces is not None:
+            return self.pieces[0][token_id]
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
     def least_tokens(self, text: str) -> int:
         """A bound from below on the tokens of `text`, at once, where encoding megabytes would take seconds."""
         return len(text) // self._max_token_chars if self._max_token_chars else 0

@@ -3,7 +3,7 @@ import pytest
 
 from protocol.checks import check_request, decode_body, output_limit
 from protocol.errors import ErrorBody, ProtocolError
-from protocol.requests import ChatCompletionRequest, CompletionRequest
+from protocol.requests import ChatCompletionRequest, CompletionRequest, list_prompts
 
 CHAT = msgspec.json.Decoder(ChatCompletionRequest)
 COMPLETION = msgspec.json.Decoder(CompletionRequest)
@@ -36,6 +36,21 @@ def completion(fields: bytes) -> CompletionRequest:
         (HI + b', "stream_options": {"usage": true}', "stream_options.usage"),
         (HI + b', "logit_bias": {"7": 101}', "logit_bias[...]"),
         (HI + b', "seed": 1e30', "seed"),
+        (HI + b', "n": 0', "n"),
+        (HI + b', "n": 17', "n"),
+        (HI + b', "logprobs": 3', "logprobs"),
+        (HI + b', "top_logprobs": 21', "top_logprobs"),
+        (HI + b', "top_logprobs": -1', "top_logprobs"),
+        (HI + b', "echo": true', "echo"),
+        (HI + b', "best_of": 2', "best_of"),
+        (HI + b', "top_k": -2', "top_k"),
+        (HI + b', "min_p": 1.5', "min_p"),
+        (HI + b', "repetition_penalty": 0', "repetition_penalty"),
+        (HI + b', "presence_penalty": 2.5', "presence_penalty"),
+        (HI + b', "frequency_penalty": -2.5', "frequency_penalty"),
+        (HI + b', "min_tokens": -1', "min_tokens"),
+        (HI + b', "stop_token_ids": [-1]', "stop_token_ids[0]"),
+        (HI + b', "stop_token_ids": [' + b",".join([b"1"] * 129) + b"]", "stop_token_ids"),
     ],
 )
 def test_a_wrong_field_is_named(fields: bytes, param: str) -> None:
@@ -66,8 +81,12 @@ def test_a_body_nested_without_end_is_refused() -> None:
         (b'"messages": [{"role": "assistant", "tool_calls": []}]', "messages[0].content"),
         (HI + b', "max_tokens": 5, "max_completion_tokens": 6', "max_tokens"),
         (HI + b', "stream_options": {"include_usage": true}', "stream_options"),
-        (HI + b', "n": 2', "n"),
-        (HI + b', "logprobs": true', "logprobs"),
+        (HI + b', "top_logprobs": 2', "top_logprobs"),
+        (HI + b', "logprobs": false, "top_logprobs": 0', "top_logprobs"),
+        (HI + b', "max_tokens": 5, "min_tokens": 6', "min_tokens"),
+        (HI + b', "max_completion_tokens": 5, "min_tokens": 6', "min_tokens"),
+        (HI + b', "logit_bias": {"x": 1}', "logit_bias"),
+        (HI + b', "logit_bias": {"1_0": 1}', "logit_bias"),
         (HI + b', "response_format": {"type": "json_object"}', "response_format"),
         (HI + b', "tool_choice": "required"', "tool_choice"),
         (HI + b', "stop": [' + b",".join([b'"a"'] * 17) + b"]", "stop"),
@@ -80,12 +99,63 @@ def test_what_cannot_be_served_is_refused_by_name(fields: bytes, param: str) -> 
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("prompt", [b'"Hi"', b"[1, 2]"])
-def test_a_prompt_is_text_or_token_ids(prompt: bytes) -> None:
-    check_request(completion(b'"prompt": ' + prompt))
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        (b'"Hi"', ["Hi"]),
+        (b"[1, 2]", [[1, 2]]),
+        (b'["a", "b"]', ["a", "b"]),
+        (b"[[1], [2, 3]]", [[1], [2, 3]]),
+    ],
+)
+def test_a_prompt_is_text_or_token_ids_or_several_of_one_kind(prompt: bytes, prompts: list[str | list[int]]) -> None:
+    request = completion(b'"prompt": ' + prompt)
+    check_request(request)
+    assert list_prompts(request) == prompts
 
 
-@pytest.mark.parametrize("prompt", [b'""', b"[]", b'["a"]', b"[[1]]", b'[1, "a"]', b"[-1]", b"[true]", b"[1.5]"])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"prompt": "a", "logprobs": 6', "logprobs"),
+        (b'"prompt": "a", "logprobs": true', "logprobs"),
+        (b'"prompt": "a", "top_logprobs": 2', "top_logprobs"),
+        (b'"prompt": "a", "max_completion_tokens": 2', "max_completion_tokens"),
+    ],
+)
+def test_a_field_of_the_other_form_is_named(fields: bytes, param: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        completion(fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (b'"prompt": "a", "max_tokens": 0', "max_tokens"),
+        (b'"prompt": "a", "n": 3, "best_of": 2', "best_of"),
+        (b'"prompt": "a", "best_of": 2', "best_of"),
+        (b'"prompt": "a", "suffix": "b"', "suffix"),
+        (b'"prompt": ["a", ""]', "prompt[1]"),
+        (b'"prompt": [[1], []]', "prompt[1]"),
+        (b'"prompt": [' + b",".join([b'"a"'] * 129) + b"]", "prompt"),
+        (b'"n": 16, "prompt": [' + b",".join([b'"a"'] * 9) + b"]", "n"),
+    ],
+)
+def test_a_completion_that_contradicts_itself_is_refused_by_name(fields: bytes, param: str) -> None:
+    request = completion(fields)
+    with pytest.raises(ProtocolError) as caught:
+        check_request(request)
+    assert caught.value.param == param
+
+
+def test_what_goes_together_is_taken() -> None:
+    check_request(completion(b'"prompt": "a", "max_tokens": 0, "echo": true, "logprobs": 0'))
+    check_request(completion(b'"prompt": "a", "n": 3, "best_of": 3, "temperature": 0'))
+    check_request(chat(HI + b', "logprobs": true, "top_logprobs": 20, "n": 16'))
+
+
+@pytest.mark.parametrize("prompt", [b'""', b"[]", b'[1, "a"]', b"[-1]", b"[true]", b"[1.5]", b'[[1], "a"]', b"[[-1]]"])
 def test_other_prompts_are_refused_by_name(prompt: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         check_request(completion(b'"prompt": ' + prompt))

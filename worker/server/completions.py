@@ -9,17 +9,19 @@ from starlette.types import Receive, Scope, Send
 
 from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
-from protocol.messages import ToolCall
+from text.tokenizer import Tokenizer
 from worker.engine.errors import EngineError
-from worker.server.answer import Answer, Piece
+from worker.server.answer import Answer
 from worker.server.body import read_body
 from worker.server.call import Call, read_call
+from worker.server.choice import Piece
 from worker.server.chunks import encode_whole
 from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.errors import error_response
 from worker.server.events import write_events
 from worker.server.intake import Job, make_job
 from worker.server.replica import Replica
+from worker.server.waiting import Waiting
 
 _INLINE_BYTES = 16_384
 """A body up to this length is rendered and tokenised in a few milliseconds; a longer one goes to a thread."""
@@ -58,15 +60,15 @@ class CompletionsEndpoint:
             job = make_job(replica, body, call, is_chat=self._is_chat)
         answer = Answer(replica, job)
         try:
-            await (_stream if job.is_stream else _whole)(job, answer, send)
+            await (_stream if job.is_stream else _whole)(job, answer, replica.bundle.tokenizer, send)
         finally:
             answer.close()
 
 
-async def _stream(job: Job, answer: Answer, send: Send) -> None:
+async def _stream(job: Job, answer: Answer, tokenizer: Tokenizer, send: Send) -> None:
     """The status goes out with the first event, so that an early failure still gets a status of its own."""
     is_started = False
-    async with aclosing(write_events(job, answer)) as events:
+    async with aclosing(write_events(job, answer, tokenizer)) as events:
         async for event in events:
             if not is_started:
                 is_started = True
@@ -76,14 +78,13 @@ async def _stream(job: Job, answer: Answer, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _whole(job: Job, answer: Answer, send: Send) -> None:
-    parts: list[str | ToolCall] = []
-    async with aclosing(answer.pieces()) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, Piece):
-                parts += piece.parts
-    assert answer.finish_reason is not None
-    body = encode_whole(job, parts, answer.finish_reason, answer.usage)
+async def _whole(job: Job, answer: Answer, tokenizer: Tokenizer, send: Send) -> None:
+    pieces: list[Piece] = []
+    async with aclosing(answer.pieces()) as arrivals:
+        async for arrival in arrivals:
+            if not isinstance(arrival, Waiting):
+                pieces += arrival
+    body = encode_whole(job, pieces, answer.usage, tokenizer)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]
     if job.wants_accounting:
         headers.append((ACCOUNTING_HEADER.encode(), msgspec.json.encode(answer.accounting)))
@@ -95,5 +96,5 @@ def _headers(job: Job, content_type: bytes) -> list[tuple[bytes, bytes]]:
     return [
         (b"content-type", content_type),
         (b"cache-control", b"no-cache"),
-        (b"x-request-id", job.request.request_id.encode()),
+        (b"x-request-id", job.request_id.encode()),
     ]

@@ -7,8 +7,10 @@ from contextlib import aclosing
 from protocol.accounting import DONE_EVENT, accounting_comment, data_event, tokens_comment
 from protocol.errors import encode_error
 from protocol.responses import Usage
+from text.tokenizer import Tokenizer
 from worker.engine.errors import EngineError
-from worker.server.answer import Answer, Piece
+from worker.server.answer import Answer
+from worker.server.choice import Piece
 from worker.server.chunks import ChunkWriter
 from worker.server.intake import Job
 from worker.server.waiting import Waiting
@@ -19,31 +21,29 @@ log = logging.getLogger("tiergate.server")
 class EventWriter:
     """Writes each event's bytes; with accounting, each with the ids that made it in a comment before its data."""
 
-    def __init__(self, job: Job, answer: Answer) -> None:
+    def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
         self._job = job
         self._answer = answer
-        self._chunks = ChunkWriter(job)
-        self._is_open = False
+        self._chunks = ChunkWriter(job, tokenizer)
 
-    def piece(self, piece: Piece) -> bytes:
-        """Everything that a piece leads to, as one write."""
-        payloads = [payload for part in piece.parts for payload in self._chunks.part(part, self._usage())]
-        events = [data_event(payload) for payload in payloads]
+    def pieces(self, pieces: list[Piece]) -> bytes:
+        """Everything that came at a time, as one write."""
+        return b"".join([part for piece in pieces for part in self._piece(piece)] + list(self._ending()))
+
+    def _piece(self, piece: Piece) -> Iterator[bytes]:
+        yield from map(data_event, self._chunks.opening(piece.index, self._usage()))
+        events = list(map(data_event, self._chunks.piece(piece, self._usage())))
         if self._job.wants_accounting and piece.token_ids:
             # Ids whose text is held back are told at once, in an event without data.
             events = events or [b"\n"]
             events[0] = tokens_comment(piece.token_ids) + events[0]
-        return b"".join([*self._opening(), *events, *self._ending(piece)])
+        yield from events
+        if piece.finish_reason is not None:
+            yield data_event(self._chunks.closing(piece.index, piece.finish_reason, self._usage()))
 
-    def _opening(self) -> Iterator[bytes]:
-        if not self._is_open:
-            self._is_open = True
-            yield from map(data_event, self._chunks.opening(self._usage()))
-
-    def _ending(self, piece: Piece) -> Iterator[bytes]:
-        if piece.finish_reason is None:
+    def _ending(self) -> Iterator[bytes]:
+        if not self._answer.is_finished:
             return
-        yield data_event(self._chunks.closing(piece.finish_reason, self._usage()))
         if self._job.includes_usage:
             yield data_event(self._chunks.final_usage(self._answer.usage))
         if self._job.wants_accounting:
@@ -54,14 +54,14 @@ class EventWriter:
         return self._answer.usage if self._job.usage_in_each else None
 
 
-async def write_events(job: Job, answer: Answer) -> AsyncGenerator[bytes]:
+async def write_events(job: Job, answer: Answer, tokenizer: Tokenizer) -> AsyncGenerator[bytes]:
     """Ends with `[DONE]`, or with an error event. Raises EngineError if that comes before anything was written."""
-    writer = EventWriter(job, answer)
+    writer = EventWriter(job, answer, tokenizer)
     has_written = False
     try:
-        async with aclosing(answer.pieces()) as pieces:
-            async for piece in pieces:
-                event = _notice(piece) if isinstance(piece, Waiting) else writer.piece(piece)
+        async with aclosing(answer.pieces()) as arrivals:
+            async for arrival in arrivals:
+                event = _notice(arrival) if isinstance(arrival, Waiting) else writer.pieces(arrival)
                 if event:
                     has_written = True
                     yield event

@@ -1,17 +1,13 @@
 """Telling a client, while its request waits for its first token, that the stream is alive."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from worker.engine.request import TokenOutput
-
-if TYPE_CHECKING:
-    from worker.engine.stream import TokenStream
+from typing import TypeVar
 
 FIRST_NOTICE_S = 1.0
 NEXT_NOTICE_S = 5.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -21,7 +17,7 @@ class Waiting:
     position: int
 
 
-async def announce_waiting(tokens: "TokenStream", position: Callable[[], int]) -> AsyncGenerator[TokenOutput | Waiting]:
+async def announce_waiting(tokens: AsyncIterator[T], position: Callable[[], int]) -> AsyncGenerator[T | Waiting]:
     """The stream's outputs, and before the first one a notice now and then."""
     # Waiting in a task of its own: a timeout would cancel the stream's own wait, which gives the request up.
     first = asyncio.ensure_future(anext(tokens))

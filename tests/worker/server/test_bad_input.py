@@ -41,8 +41,9 @@ def assert_error(reply: httpx.Response, status: int, param: str | None) -> None:
         ({"logit_bias": {"x": 1}}, 400, "logit_bias"),
         ({"logit_bias": {"99999": 1}}, 400, "logit_bias"),
         ({"stop_token_ids": [99999]}, 400, "stop_token_ids"),
-        ({"n": 2}, 400, "n"),
-        ({"logprobs": True}, 400, "logprobs"),
+        ({"n": 17}, 400, "n"),
+        ({"top_logprobs": 1}, 400, "top_logprobs"),
+        ({"top_k": 2**70, "top_logprobs": 1}, 400, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, 400, "response_format"),
     ],
 )
@@ -54,10 +55,26 @@ def test_a_bad_chat_names_the_field(
 
 @pytest.mark.parametrize(
     ("prompt", "param"),
-    [("", "prompt"), ([], "prompt"), ([99999], "prompt"), ([1] * 8192, "prompt"), (["a"], "prompt")],
+    [
+        ("", "prompt"),
+        ([], "prompt"),
+        ([99999], "prompt"),
+        ([1] * 8192, "prompt"),
+        ([["a"]], "prompt[0][0]"),
+        (["a", [1]], "prompt"),
+    ],
 )
 def test_a_bad_prompt_is_named(http: httpx.Client, prompt: object, param: str) -> None:
     assert_error(http.post("/v1/completions", json=TEXT | {"prompt": prompt}), 400, param)
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 1e-300}, {"top_k": 2**62}, {"top_p": 1e-300}, {"min_p": 1.0}])
+def test_values_at_the_edge_of_their_range_are_served(http: httpx.Client, fields: dict[str, object]) -> None:
+    reply = http.post("/v1/completions", json=TEXT | {"max_tokens": 3, "ignore_eos": True} | fields)
+    assert reply.status_code == 200, reply.text
+    greedy = http.post("/v1/completions", json=TEXT | {"max_tokens": 3, "ignore_eos": True, "temperature": 0})
+    is_free = "top_k" in fields
+    assert is_free or reply.json()["choices"][0]["text"] == greedy.json()["choices"][0]["text"]
 
 
 def test_a_prompt_over_the_window_says_the_numbers(http: httpx.Client) -> None:

@@ -1,0 +1,125 @@
+"""One of a request's answers as it grows: token ids become text and tool calls; stop strings end it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocol.messages import ToolCall
+from protocol.responses import FinishReason
+from text.detokenizer import IncrementalDetokenizer
+from text.stop import StopMatcher
+from text.tokenizer import Tokenizer
+from text.tool_calls import ToolCallParser
+from worker.engine.request import EngineRequest, TokenLogprobs, TokenOutput
+from worker.server.intake import Job
+from worker.server.logprobs import ScoredToken, ScoredTokens, score_prompt
+
+if TYPE_CHECKING:
+    from worker.engine.stream import TokenStream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """New ids of the choice `index` and what became certain with them. Parts may be empty while the ids already count.
+
+    scored: the tokens that the parts begin with, if their log-probabilities are wanted.
+    """
+
+    index: int
+    token_ids: list[int]
+    parts: list[str | ToolCall] = field(default_factory=list)
+    scored: list[ScoredToken] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+class Choice:
+    """echo: the prompt's text, where the answer begins with it."""
+
+    def __init__(
+        self,
+        job: Job,
+        index: int,
+        request: EngineRequest,
+        echo: str | None,
+        tokenizer: Tokenizer,
+        tokens: "TokenStream",
+    ) -> None:
+        self.index = index
+        self.request = request
+        self.num_completion = 0
+        self.finish_reason: FinishReason | None = None
+        self.last: TokenOutput | None = None
+        self._tokens = tokens
+        self._echo = echo
+        self._wants_logprobs = request.sampling.num_logprobs is not None
+        is_continuation = not job.is_chat and echo is None
+        self._detokenizer = IncrementalDetokenizer(tokenizer, is_continuation=is_continuation)
+        self._stop = StopMatcher(job.stops)
+        self._tools = ToolCallParser() if job.has_tools else None
+        self._has_calls = False
+        self._scored = ScoredTokens(len(echo or ""))
+
+    def take(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> Piece:
+        """prompt_logprobs: of the prompt that this choice answers, if they are wanted and its answer has begun."""
+        is_first, self.last = self.last is None, output
+        opening, scored = self._open(prompt_logprobs) if is_first else ("", [])
+        num_taken, text = self._read(output)
+        self.num_completion += num_taken
+        self._tokens.discard(len(output.token_ids) - num_taken)
+        reason = "stop" if self._stop.matched is not None else output.finish_reason
+        if reason is not None:
+            text += self._stop.flush()
+        scored += self._scored.take(len(text), is_last=reason is not None and self._stop.matched is None)
+        found = self._find_calls(opening + text, is_last=reason is not None)
+        self.finish_reason = "tool_calls" if reason == "stop" and self._has_calls else reason
+        if self.finish_reason is not None:
+            self._tokens.close()
+        return Piece(
+            index=self.index,
+            token_ids=output.token_ids[:num_taken],
+            parts=found,
+            scored=scored,
+            finish_reason=self.finish_reason,
+        )
+
+    def _open(self, prompt_logprobs: Sequence[TokenLogprobs]) -> tuple[str, list[ScoredToken]]:
+        """The echoed prompt."""
+        if self._echo is None:
+            return "", []
+        offsets, num_chars = [], 0
+        for token_id in self.request.prompt_ids:
+            offsets.append(num_chars)
+            num_chars += len(self._detokenizer.add([token_id]))
+        scored = score_prompt(self.request.prompt_ids, prompt_logprobs, offsets) if self._wants_logprobs else []
+        return self._echo, scored
+
+    def _read(self, output: TokenOutput) -> tuple[int, str]:
+        """How many of the ids count, and the text that they let out.
+
+        Token by token, so that the tokens after a stop string do not count however the outputs were merged.
+        """
+        # The id that ended the answer counts, but has no text.
+        num_silent = 1 if output.finish_reason == "stop" else 0
+        num_visible = len(output.token_ids) - num_silent
+        texts = []
+        for i, token_id in enumerate(output.token_ids[:num_visible]):
+            text = self._detokenizer.add([token_id])
+            if self._wants_logprobs:
+                self._scored.add(token_id, output.logprobs[i], text)
+            texts.append(self._find_stop(text, self.num_completion + i + 1))
+            if self._stop.matched is not None:
+                return i + 1, "".join(texts)
+        if output.finish_reason is not None:
+            texts.append(self._stop.add(self._detokenizer.flush()))
+        return len(output.token_ids), "".join(texts)
+
+    def _find_stop(self, text: str, num_tokens: int) -> str:
+        """Like the ids that end an answer, stop strings count only after min_tokens."""
+        return text if num_tokens <= self.request.sampling.min_tokens else self._stop.add(text)
+
+    def _find_calls(self, text: str, *, is_last: bool) -> list[str | ToolCall]:
+        if self._tools is None:
+            return [text] if text else []
+        found = self._tools.add(text) + (self._tools.flush() if is_last else [])
+        self._has_calls = self._has_calls or any(isinstance(part, ToolCall) for part in found)
+        return found
