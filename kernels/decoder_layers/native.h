@@ -104,8 +104,8 @@ private:
         const AttentionBatch batch{step_.num_seqs,  step_.starts,         step_.context_lens,
                                    step_.block_ids, step_.blocks_per_seq, layer.window};
         const AttentionShape shape{shape_.num_heads, shape_.num_kv_heads, dim, shape_.block_size, shape_.scale};
-        Attention<Type>(batch, shape, static_cast<const Element*>(layer.cache))
-            .run(heads_.data(), stride, mixed_.data(), num_threads_);
+        Attention<Type>(batch, shape, static_cast<const Element*>(layer.cache), num_threads_)
+            .run(heads_.data(), stride, mixed_.data());
     }
 
     void normalize_heads(const void* weight, Element* heads, int64_t num_heads) {

@@ -37,7 +37,7 @@ void linear(int64_t is_bfloat16, const void* x, const void* packed, const void* 
 void paged_attention(int64_t is_bfloat16, const void* q, int64_t q_stride, const void* cache, void* result,
                      const AttentionBatch* batch, const AttentionShape* shape, int64_t num_threads) {
     with_type(is_bfloat16, [&]<class T>() {
-        Attention<T>(*batch, *shape, in<T>(cache)).run(in<T>(q), q_stride, out<T>(result), num_threads);
+        Attention<T>(*batch, *shape, in<T>(cache), num_threads).run(in<T>(q), q_stride, out<T>(result));
     });
 }
 

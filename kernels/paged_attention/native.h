@@ -29,9 +29,13 @@ struct AttentionShape {
     float scale;
 };
 
-// Some neighbouring tokens of one sequence, and the query heads that share one key head.
+// Some neighbouring tokens of one sequence, and the key heads from `head` to `end_head` with the query heads that share
+// them.
 struct AttentionTile {
-    int64_t seq, kv_head, first_row, num_tokens, first_position;
+    int64_t seq, head, end_head, first_row, num_tokens, first_position;
+
+    int64_t end() const { return first_position + num_tokens; }
+    int64_t cost() const { return (end_head - head) * num_tokens * end(); }
 };
 
 // Where the keys, or the values, of one head begin at 64 positions; null where no token sees them, for such slots may
@@ -44,82 +48,145 @@ class Attention {
 public:
     using Element = typename Type::Element;
 
-    Attention(const AttentionBatch& batch, const AttentionShape& shape, const Element* cache)
-        : batch_(batch), shape_(shape), cache_(cache), shared_(shape.num_heads / shape.num_kv_heads) {
+    Attention(const AttentionBatch& batch, const AttentionShape& shape, const Element* cache, int64_t num_threads)
+        : batch_(batch),
+          shape_(shape),
+          cache_(cache),
+          num_threads_(num_threads),
+          shared_(shape.num_heads / shape.num_kv_heads) {
         const int64_t tokens_per_tile = std::max<int64_t>(1, kRowsPerTile / shared_);
         for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
             const int64_t start = batch.starts[seq], end = batch.starts[seq + 1];
+            const int64_t num_heads = heads_per_tile(end - start);
             for (int64_t row = start; row < end; row += tokens_per_tile)
-                for (int64_t head = 0; head < shape.num_kv_heads; ++head)
-                    tiles_.push_back({seq, head, row, std::min(tokens_per_tile, end - row),
-                                      batch.context_lens[seq] - end + row});
+                for (int64_t head = 0; head < shape.num_kv_heads; head += num_heads)
+                    tiles_.push_back({seq, head, std::min(head + num_heads, shape.num_kv_heads), row,
+                                      std::min(tokens_per_tile, end - row), batch.context_lens[seq] - end + row});
         }
         // The longest first, so that no thread is left alone with one at the end.
-        std::stable_sort(tiles_.begin(), tiles_.end(), [](const AttentionTile& a, const AttentionTile& b) {
-            return a.num_tokens * (a.first_position + a.num_tokens) > b.num_tokens * (b.first_position + b.num_tokens);
-        });
+        std::stable_sort(tiles_.begin(), tiles_.end(),
+                         [](const AttentionTile& a, const AttentionTile& b) { return a.cost() > b.cost(); });
     }
 
     // q [tokens, heads, head_dim], tokens apart by q_stride elements; out [tokens, heads * head_dim] dense.
-    void run(const Element* q, int64_t q_stride, Element* out, int64_t num_threads) const {
-        parallel_for(num_threads, int64_t(tiles_.size()), [&](int64_t i) { attend(tiles_[i], q, q_stride, out); });
+    void run(const Element* q, int64_t q_stride, Element* out) const {
+        parallel_for(num_threads_, int64_t(tiles_.size()), [&](int64_t i) { attend(tiles_[i], q, q_stride, out); });
     }
 
 private:
+    // One token's attention waits for memory, which is fast only in long pieces: all heads of some slots. Where there
+    // are too few sequences for the threads, heads are divided among them.
+    int64_t heads_per_tile(int64_t num_tokens) const {
+        if (num_tokens > 1) return 1;
+        return batch_.num_seqs >= 2 * num_threads_ ? shape_.num_kv_heads
+                                                   : (shape_.num_kv_heads + num_threads_ - 1) / num_threads_;
+    }
+
+    // What one key head's queries have gathered so far, each a row of `shared` heads of a token.
+    struct State {
+        uint32_t* queries;
+        float *sums, *totals, *peaks;
+    };
+
     void attend(const AttentionTile& tile, const Element* q, int64_t q_stride, Element* out) const {
+        const int64_t num_heads = tile.end_head - tile.head, num_rows = tile.num_tokens * shared_;
         const int64_t dim = shape_.head_dim, num_units = dim / Type::kPerUnit, width = (dim + 15) / 16 * 16;
-        const int64_t num_rows = tile.num_tokens * shared_;
-        uint32_t* queries = scratch<uint32_t, 1>(num_rows * num_units);
-        uint32_t* packed = scratch<uint32_t, 2>(kKeys * std::max(num_units, width));
-        float* scores = scratch<float, 3>(num_rows * kKeys);
-        float* sums = scratch<float, 4>(num_rows * width);
-        float* totals = scratch<float, 5>(num_rows * 16);
-        float* peaks = scratch<float, 6>(num_rows);
+        State all{scratch<uint32_t, 1>(num_heads * num_rows * num_units), scratch<float, 2>(num_heads * num_rows * width),
+                  scratch<float, 3>(num_heads * num_rows * 16), scratch<float, 4>(num_heads * num_rows)};
+        auto state_of = [&](int64_t head) {
+            const int64_t rows = (head - tile.head) * num_rows;
+            return State{all.queries + rows * num_units, all.sums + rows * width, all.totals + rows * 16,
+                         all.peaks + rows};
+        };
+        for (int64_t head = tile.head; head < tile.end_head; ++head)
+            gather_queries(tile, head, q, q_stride, state_of(head).queries);
+        std::fill_n(all.sums, num_heads * num_rows * width, 0.f);
+        std::fill_n(all.totals, num_heads * num_rows * 16, 0.f);
+        std::fill_n(all.peaks, num_heads * num_rows, -std::numeric_limits<float>::infinity());
+        for (int64_t position = begin(tile) / kKeys * kKeys; position < tile.end(); position += kKeys) {
+            if (num_heads > 1) sweep(tile, position);
+            for (int64_t head = tile.head; head < tile.end_head; ++head) take(tile, head, position, state_of(head));
+        }
+        for (int64_t head = tile.head; head < tile.end_head; ++head) finish(tile, head, state_of(head), out);
+    }
+
+    void gather_queries(const AttentionTile& tile, int64_t head, const Element* q, int64_t q_stride,
+                        uint32_t* queries) const {
+        // A token's query heads that share a key head are neighbours.
+        const int64_t count = shared_ * shape_.head_dim;
+        for (int64_t token = 0; token < tile.num_tokens; ++token)
+            std::copy_n(q + (tile.first_row + token) * q_stride + head * count, count,
+                        reinterpret_cast<Element*>(queries) + token * count);
+    }
+
+    // The keys and values of 64 positions.
+    void take(const AttentionTile& tile, int64_t head, int64_t position, const State& state) const {
+        const int64_t dim = shape_.head_dim, num_units = dim / Type::kPerUnit, width = (dim + 15) / 16 * 16;
+        const int64_t num_rows = tile.num_tokens * shared_, first = begin(tile);
+        uint32_t* packed = scratch<uint32_t, 5>(kKeys * std::max(num_units, width));
+        float* scores = scratch<float, 6>(num_rows * kKeys);
         Element* weights = scratch<Element, 7>(num_rows * kKeys);
+        pack_keys(find(tile, position, first, head), num_units, packed);
+        multiply_rows<Type, 4>(state.queries, num_units, packed, num_units, scores, kKeys, num_rows, false);
         for (int64_t row = 0; row < num_rows; ++row) {
-            const Element* from = q + (tile.first_row + row / shared_) * q_stride +
-                                  (tile.kv_head * shared_ + row % shared_) * dim;
-            std::copy_n(from, dim, reinterpret_cast<Element*>(queries + row * num_units));
+            const int64_t own = tile.first_position + row / shared_;
+            weigh(scores + row * kKeys, own - batch_.window + 1 - position, own + 1 - position, weights + row * kKeys,
+                  state.peaks[row], state.totals + row * 16, state.sums + row * width, width);
         }
-        std::fill_n(sums, num_rows * width, 0.f);
-        std::fill_n(totals, num_rows * 16, 0.f);
-        std::fill_n(peaks, num_rows, -std::numeric_limits<float>::infinity());
-        const int64_t end = tile.first_position + tile.num_tokens;
-        const int64_t first_visible = std::max<int64_t>(0, tile.first_position - batch_.window + 1);
-        for (int64_t position = first_visible / kKeys * kKeys; position < end; position += kKeys) {
-            pack_keys(find(tile, position, first_visible, end, 0), num_units, packed);
-            multiply_rows<Type, 4>(queries, num_units, packed, num_units, scores, kKeys, num_rows, false);
-            for (int64_t row = 0; row < num_rows; ++row) {
-                const int64_t own = tile.first_position + row / shared_;
-                weigh(scores + row * kKeys, own - batch_.window + 1 - position, own + 1 - position,
-                      weights + row * kKeys, peaks[row], totals + row * 16, sums + row * width, width);
-            }
-            add_values(find(tile, position, first_visible, end, shape_.num_kv_heads), weights, dim, packed, sums,
-                       num_rows, width);
-        }
-        for (int64_t row = 0; row < num_rows; ++row) {
-            Element* to = out + ((tile.first_row + row / shared_) * shape_.num_heads + tile.kv_head * shared_ +
-                                 row % shared_) * dim;
-            const Lanes total = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_loadu_ps(totals + row * 16)));
-            for (int64_t i = 0; i < dim; i += 16)
-                Type::store(to + i, first_lanes(dim - i),
-                            _mm512_div_ps(_mm512_loadu_ps(sums + row * width + i), total));
+        add_values(find(tile, position, first, shape_.num_kv_heads + head), weights, dim, packed, state.sums, num_rows,
+                   width);
+    }
+
+    void finish(const AttentionTile& tile, int64_t head, const State& state, Element* out) const {
+        const int64_t dim = shape_.head_dim, width = (dim + 15) / 16 * 16;
+        for (int64_t row = 0; row < tile.num_tokens * shared_; ++row) {
+            const int64_t query_head = head * shared_ + row % shared_;
+            Element* to = out + ((tile.first_row + row / shared_) * shape_.num_heads + query_head) * dim;
+            const Lanes total = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_loadu_ps(state.totals + row * 16)));
+            for (int64_t k = 0; k < dim; k += 16)
+                Type::store(to + k, first_lanes(dim - k),
+                            _mm512_div_ps(_mm512_loadu_ps(state.sums + row * width + k), total));
         }
     }
 
-    // Of the 64 positions from `position` on; visible are those from `begin` to `end`.
-    HeadRows<Type> find(const AttentionTile& tile, int64_t position, int64_t begin, int64_t end,
-                        int64_t first_head) const {
-        const int64_t size = shape_.block_size, slot = 2 * shape_.num_kv_heads * shape_.head_dim;
+    // The first position that any of its tokens sees.
+    int64_t begin(const AttentionTile& tile) const {
+        return std::max<int64_t>(0, tile.first_position - batch_.window + 1);
+    }
+
+    int64_t slot_size() const { return 2 * shape_.num_kv_heads * shape_.head_dim; }
+
+    const Element* slot(const AttentionTile& tile, int64_t position) const {
         const int32_t* table = batch_.block_ids + tile.seq * batch_.blocks_per_seq;
+        const int64_t block = table[position / shape_.block_size];
+        return cache_ + (block * shape_.block_size + position % shape_.block_size) * slot_size();
+    }
+
+    // Of the 64 positions from `position` on, those that are visible; heads from num_kv_heads on are the values'.
+    HeadRows<Type> find(const AttentionTile& tile, int64_t position, int64_t first_visible, int64_t head) const {
         HeadRows<Type> rows{};
-        for (int64_t first = position; first < std::min(end, position + kKeys); first += size) {
-            const Element* block = cache_ + int64_t(table[first / size]) * size * slot +
-                                   (first_head + tile.kv_head) * shape_.head_dim;
-            for (int64_t i = std::max<int64_t>(0, begin - first); i < std::min(size, end - first); ++i)
-                rows[first - position + i] = block + i * slot;
+        const int64_t size = shape_.block_size, end = std::min(tile.end(), position + kKeys);
+        for (int64_t first = position; first < end; first += size) {
+            const Element* block = slot(tile, first) + head * shape_.head_dim;
+            for (int64_t k = std::max<int64_t>(0, first_visible - first); k < std::min(size, end - first); ++k)
+                rows[first - position + k] = block + k * slot_size();
         }
         return rows;
+    }
+
+    // Reads 64 positions' slots from end to end before their heads are picked out: the processor foresees a straight
+    // run and fetches it at the memory's speed, five times that of pieces of a head's size, prefetched or not.
+    void sweep(const AttentionTile& tile, int64_t position) const {
+        const int64_t count = (tile.end_head - tile.head) * shape_.head_dim, line = 64 / int64_t(sizeof(Element));
+        uint32_t touched = 0;
+        for (int64_t end = std::min(tile.end(), position + kKeys); position < end; ++position) {
+            const Element* keys = slot(tile, position) + tile.head * shape_.head_dim;
+            const Element* values = keys + shape_.num_kv_heads * shape_.head_dim;
+            for (int64_t k = 0; k < count; k += line) touched |= reinterpret_cast<const uint16_t&>(keys[k]);
+            for (int64_t k = 0; k < count; k += line) touched |= reinterpret_cast<const uint16_t&>(values[k]);
+        }
+        // Or the compiler would see that nobody wants to know.
+        asm volatile("" ::"r"(touched));
     }
 
     // -> [num_units][64]
@@ -127,9 +194,9 @@ private:
         for (int64_t first = 0; first < kKeys; first += 16)
             for (int64_t unit = 0; unit < num_units; unit += 16) {
                 const uint32_t* rows[16];
-                for (int64_t i = 0; i < 16; ++i) {
-                    const auto* row = reinterpret_cast<const uint32_t*>(keys[first + i]);
-                    rows[i] = row ? row + unit : nullptr;
+                for (int64_t k = 0; k < 16; ++k) {
+                    const auto* row = reinterpret_cast<const uint32_t*>(keys[first + k]);
+                    rows[k] = row ? row + unit : nullptr;
                 }
                 transpose(rows, num_units - unit, packed + unit * kKeys + first, kKeys);
             }
@@ -200,6 +267,6 @@ private:
     const AttentionBatch& batch_;
     const AttentionShape& shape_;
     const Element* cache_;
-    int64_t shared_;
+    int64_t num_threads_, shared_;
     std::vector<AttentionTile> tiles_;
 };
