@@ -16,7 +16,10 @@ RETRY_AFTER_S = 1.0
 
 
 class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """`variants` maps a pool to the adapter's name at its members; None when no adapter is asked for."""
+    """`variants` maps a pool to the adapter's name at its members; None when no adapter is asked for.
+
+    can_move: another pool may stand in for the one that was named.
+    """
 
     request_id: str
     model: str
@@ -24,6 +27,7 @@ class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     complexity: float = 0.0
     prompt_tokens: int = 0
     max_tokens: int = 0
+    can_move: bool = True
 
 
 class TierPolicy(msgspec.Struct, kw_only=True, frozen=True):
@@ -117,7 +121,7 @@ def _candidates(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[
 def _requested(named: Pool, request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
     """A pool asked for by name must itself be allowed and wide enough; only load and health may move the request."""
     _fitting(request, _allowed((named,), request, tier))
-    if named.name not in (SMALL, LARGE):
+    if named.name not in (SMALL, LARGE) or not request.can_move:
         return (named,)
     other = fleet.pools.get(SMALL if named.name == LARGE else LARGE)
     can_stand_in = other is not None and _is_allowed(other, tier) and _fits(other, request)

@@ -136,10 +136,12 @@ def _windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, ...]:
     is_qwen = architecture.startswith("Qwen")
     window = raw.get("sliding_window", _DEFAULT_SLIDING_WINDOW)
     can_slide = raw.get("use_sliding_window", False) if is_qwen else architecture == "MistralForCausalLM"
-    if not can_slide or window is None or window >= raw["max_position_embeddings"]:
+    if not can_slide or window is None:
         return (None,) * num_layers
     if not isinstance(window, int) or window <= 0:
         raise ValueError(f"sliding_window must be a positive integer, got {window!r}")
+    if window >= raw["max_position_embeddings"]:
+        return (None,) * num_layers
     if not is_qwen:
         return (window,) * num_layers
     first = raw.get("max_window_layers", _DEFAULT_MAX_WINDOW_LAYERS)

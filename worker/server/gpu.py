@@ -15,6 +15,13 @@ class GpuCollector(Collector):
         self._nvml = nvml
 
     def collect(self) -> Iterator[Metric]:
+        try:
+            yield from self._read()
+        except self._nvml.NVMLError:
+            # A driver in trouble must not take the other metrics away.
+            return
+
+    def _read(self) -> list[Metric]:
         nvml = self._nvml
         used = GaugeMetricFamily("tiergate_gpu_memory_used_bytes", "Memory in use on the GPU.", labels=["gpu"])
         total = GaugeMetricFamily("tiergate_gpu_memory_total_bytes", "Memory of the GPU.", labels=["gpu"])
@@ -27,7 +34,7 @@ class GpuCollector(Collector):
             used.add_metric([str(i)], memory.used)
             total.add_metric([str(i)], memory.total)
             busy.add_metric([str(i)], nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        yield from (used, total, busy)
+        return [used, total, busy]
 
 
 def find_gpus() -> GpuCollector | None:

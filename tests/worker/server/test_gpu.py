@@ -8,9 +8,14 @@ from worker.server.gpu import GpuCollector
 
 
 class TwoGpus:
-    """NVML's functions, as the package spells them."""
+    """NVML's names, as the package spells them."""
+
+    NVMLError = OSError
+    is_well = True
 
     def nvmlDeviceGetCount(self) -> int:
+        if not self.is_well:
+            raise OSError("the driver is gone")
         return 2
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
@@ -23,10 +28,12 @@ class TwoGpus:
         return SimpleNamespace(gpu=50 * handle)
 
 
-def test_each_gpu_has_its_gauges() -> None:
-    registry = CollectorRegistry()
-    registry.register(GpuCollector(TwoGpus()))
+def test_each_gpu_has_its_gauges_while_the_driver_answers() -> None:
+    registry, gpus = CollectorRegistry(), TwoGpus()
+    registry.register(GpuCollector(gpus))
     lines = generate_latest(registry).decode().splitlines()
     assert 'tiergate_gpu_memory_used_bytes{gpu="1"} 1000.0' in lines
     assert 'tiergate_gpu_memory_total_bytes{gpu="0"} 5000.0' in lines
     assert 'tiergate_gpu_utilization_perc{gpu="1"} 0.5' in lines
+    gpus.is_well = False
+    assert generate_latest(registry) == b""
