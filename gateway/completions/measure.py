@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest
 from gateway.upstream.bundles import BundleStore
 from protocol.checks import output_limit
 from protocol.messages import content_text
-from protocol.requests import ChatCompletionRequest, GenerationRequest
+from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
 from router.complexity import chat_features, score, text_features
 from router.errors import RouteError
 from router.fleet import AUTO, Fleet, Pool
@@ -28,7 +28,12 @@ _CHAT_OVERHEAD_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Measured:
+    """route_request is about one answer, to the longest of the prompts; prompt_tokens is the sum of all prompts, which
+    are billed once each, and num_choices how many answers they get together."""
+
     route_request: RouteRequest
+    prompt_tokens: int
+    num_choices: int
     policy: TierPolicy
     pools: tuple[Pool, ...]
     """Where the request may end, the wanted one first."""
@@ -39,7 +44,11 @@ class Measured:
 
     @property
     def tokens(self) -> int:
-        return self.route_request.prompt_tokens + self.route_request.max_tokens
+        return self.prompt_tokens + self.max_completion_tokens
+
+    @property
+    def max_completion_tokens(self) -> int:
+        return self.num_choices * self.route_request.max_tokens
 
 
 async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
@@ -57,30 +66,36 @@ async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
     param = "messages" if is_chat else "prompt"
     window = max(pool.context_window for pool in pools)
     try:
-        prompt_tokens, is_estimate = await _count(request, pools, bundles, limit=window)
+        counted = await _count(request, pools, bundles, limit=window)
     except TextTooLong as error:
         raise _too_long(param, f"at least {error.least_tokens}", window) from None
-    _check_prompt(prompt_tokens, pools, tier, param=param, is_estimate=is_estimate)
-    max_tokens = output_limit(request) or _default_max_tokens(tier, prompt_tokens, pools)
+    limit = output_limit(request)
+    _check_prompt(counted, pools, tier, param=param, has_answer=limit != 0)
+    max_tokens = _default_max_tokens(tier, counted.longest, pools) if limit is None else limit
     route = RouteRequest(
         request_id=asked.request_id,
         model=request.model,
         variants=variants,
         complexity=complexity,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=counted.longest,
         max_tokens=max_tokens,
     )
     pools = _pools(route, policy, fleet)
     prices = [asked.catalog.prices.price_of(pool.model_id, now=asked.received_at) for pool in pools]
+    num_choices = (request.n or 1) * counted.num_prompts
     return Measured(
         route_request=route,
+        prompt_tokens=counted.total,
+        num_choices=num_choices,
         policy=policy,
         pools=pools,
         adapter_name=adapter.name if adapter else None,
         adapter_id=str(adapter.id) if adapter else None,
-        is_estimate=is_estimate,
+        is_estimate=counted.is_estimate,
         dearest_nanousd=max(
-            price.cost_nanousd(prompt_tokens=prompt_tokens, cached_prompt_tokens=0, completion_tokens=max_tokens)
+            price.cost_nanousd(
+                prompt_tokens=counted.total, cached_prompt_tokens=0, completion_tokens=num_choices * max_tokens
+            )
             for price in prices
         ),
     )
@@ -119,57 +134,71 @@ def _variants(by_model: Mapping[str, str], fleet: Fleet) -> dict[str, str]:
 def _complexity(request: GenerationRequest) -> float:
     if isinstance(request, ChatCompletionRequest):
         return score(chat_features(request.messages, request.tools or ()))
-    return score(text_features(request.prompt)) if isinstance(request.prompt, str) else 0.0
+    texts = [prompt for prompt in list_prompts(request) if isinstance(prompt, str)]
+    return max((score(text_features(text)) for text in texts), default=0.0)
 
 
-async def _count(
-    request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int
-) -> tuple[int, bool]:
-    """Prompt tokens in the pool where they are most, and whether that is only an upper bound.
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Tokens of the longest prompt, and of all; is_estimate: an upper bound."""
+
+    num_prompts: int
+    longest: int
+    total: int
+    is_estimate: bool
+
+
+async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int) -> _Counted:
+    """Prompt tokens in the pool where they are most.
 
     Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
     """
     known = {id(bundle): bundle for pool in pools if (bundle := bundles.bundle_of(pool.name))}
-    bound = _upper_bound(request)
+    bounds = _upper_bounds(request)
     is_estimate = any(bundles.bundle_of(pool.name) is None for pool in pools)
     refusable = None if is_estimate else limit
     counts = [
         await asyncio.to_thread(_count_with, bundle, request, refusable)
-        if bound > LONG_CHARS
+        if sum(bounds) > LONG_CHARS
         else _count_with(bundle, request, refusable)
         for bundle in known.values()
     ]
     # A foreign pool's bound must not refuse what its own tokenizer may take; it counts only where nothing is known.
-    return (max(counts), is_estimate) if counts else (bound, True)
+    return _Counted(
+        num_prompts=len(bounds),
+        longest=max(map(max, counts or [bounds])),
+        total=max(map(sum, counts or [bounds])),
+        is_estimate=is_estimate or not counts,
+    )
 
 
-def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None) -> int:
+def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None) -> list[int]:
+    """Of each prompt."""
     if isinstance(request, ChatCompletionRequest):
         tools = None if request.tool_choice == "none" else request.tools
-        return len(bundle.encode_chat(request.messages, tools, limit=limit))
-    if isinstance(request.prompt, str):
-        return len(bundle.encode_text(request.prompt, limit=limit))
-    return len(request.prompt)
+        return [len(bundle.encode_chat(request.messages, tools, limit=limit))]
+    return [
+        len(bundle.encode_text(prompt, limit=limit) if isinstance(prompt, str) else prompt)
+        for prompt in list_prompts(request)
+    ]
 
 
-def _upper_bound(request: GenerationRequest) -> int:
-    """No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
+def _upper_bounds(request: GenerationRequest) -> list[int]:
+    """Of each prompt. No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
     if not isinstance(request, ChatCompletionRequest):
-        return len(request.prompt.encode()) if isinstance(request.prompt, str) else len(request.prompt)
+        return [len(prompt.encode() if isinstance(prompt, str) else prompt) for prompt in list_prompts(request)]
     texts = (content_text(message.content) for message in request.messages)
     num_tool_bytes = len(msgspec.json.encode(request.tools)) if request.tools else 0
-    return num_tool_bytes + sum(len(text.encode()) + _CHAT_OVERHEAD_TOKENS for text in texts)
+    return [num_tool_bytes + sum(len(text.encode()) + _CHAT_OVERHEAD_TOKENS for text in texts)]
 
 
-def _check_prompt(
-    prompt_tokens: int, pools: tuple[Pool, ...], tier: TierTerms, *, param: str, is_estimate: bool
-) -> None:
+def _check_prompt(counted: _Counted, pools: tuple[Pool, ...], tier: TierTerms, *, param: str, has_answer: bool) -> None:
     window = max(pool.context_window for pool in pools)
-    if prompt_tokens >= window and not is_estimate:
-        raise _too_long(param, str(prompt_tokens), window)
-    if tier.context_tokens is not None and prompt_tokens > tier.context_tokens:
+    if counted.longest + has_answer > window and not counted.is_estimate:
+        raise _too_long(param, str(counted.longest), window)
+    if tier.context_tokens is not None and counted.longest > tier.context_tokens:
         raise InvalidRequest(
-            f"{param}: {prompt_tokens} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
+            f"{param}: {counted.longest} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
             param=param,
             code="context_quota_exceeded",
         )

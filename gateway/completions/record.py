@@ -24,7 +24,7 @@ class Record:
         self.worker_id: str | None = None
         self.model_version = self.model_id
         self.adapter_id: str | None = None
-        self.prompt_tokens = measured.route_request.prompt_tokens
+        self.prompt_tokens = measured.prompt_tokens
         self.cached_prompt_tokens = 0
         self.completion_tokens = 0
         self.queue_ms = self.compute_ms = 0.0

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from gateway.completions.figures import ForeignUsage
-from protocol.accounting import ACCOUNTING_PREFIX, TOKENS_PREFIX, Accounting, parse_accounting
+from protocol.accounting import ACCOUNTING_PREFIX, TOKENS_PREFIX, Accounting, joint_reason, parse_accounting
 
 _END = b"\n\n"
 _DONE = b"data: [DONE]"
@@ -95,7 +95,11 @@ class OpenAIStream(WorkerStream):
             if model_at_member != model
         ]
         self.usage: ForeignUsage | None = None
-        self.finish_reason: str | None = None
+        self._finish_reasons: list[str] = []
+
+    @property
+    def finish_reason(self) -> str | None:
+        return joint_reason(self._finish_reasons) if self._finish_reasons else None
 
     def feed(self, chunk: bytes) -> bytes:
         # Some servers end lines with CR LF; within JSON a CR is always escaped.
@@ -112,7 +116,7 @@ class OpenAIStream(WorkerStream):
                     return b""
         finish = _FINISH.search(event)
         if finish:
-            self.finish_reason = finish[1].decode()
+            self._finish_reasons.append(finish[1].decode())
         elif event.startswith(b"data: {"):
             self.num_tokens += 1
         return super()._pass_on(event)

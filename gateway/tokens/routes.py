@@ -85,7 +85,7 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
             "route": decision.reason,
             "complexity": decision.complexity,
             "threshold": measured.policy.complexity_threshold,
-            "prompt_tokens": measured.route_request.prompt_tokens,
+            "prompt_tokens": measured.prompt_tokens,
             "is_estimate": measured.is_estimate,
             "max_tokens": measured.route_request.max_tokens,
             "max_cost_nanousd": measured.dearest_nanousd,

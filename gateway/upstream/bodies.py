@@ -11,7 +11,7 @@ from router.fleet import Member
 _OPENAI_FIELDS = (
     frozenset({"model", "messages", "prompt", "max_tokens", "stream", "stream_options", "n", "stop", "seed"})
     | {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
-    | {"tools", "tool_choice", "parallel_tool_calls", "response_format"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "echo"}
 )
 # Said by headers, or of no concern to a worker.
 _DROPPED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
@@ -33,6 +33,8 @@ def member_body(
         if value is not None and name not in _DROPPED
     }
     fields.pop("max_completion_tokens", None)
+    # It can only be n, which is what its absence means.
+    fields.pop("best_of", None)
     fields |= {"model": model, "max_tokens": max_tokens}
     if member.engine == "tiergate":
         fields |= {"priority": priority, "cache_salt": cache_salt}

@@ -57,3 +57,14 @@ def test_an_error_event_is_passed_on_and_remembered() -> None:
     assert stream.feed(event) == event
     assert stream.error_event
     assert not stream.has_content
+
+
+def test_why_a_foreign_servers_choices_ended_is_told_in_one_word() -> None:
+    ends = {
+        reason: data_event(b'{"choices":[{"delta":{},"finish_reason":"%s"}]}' % reason)
+        for reason in (b"stop", b"length")
+    }
+    for events, reason in (((b"stop", b"stop"), "stop"), ((b"stop", b"length"), "mixed"), ((), None)):
+        stream = OpenAIStream(wants_usage=False, model_at_member="a", model="a")
+        stream.feed(b"".join(ends[each] for each in events) + DONE_EVENT)
+        assert stream.finish_reason == reason
