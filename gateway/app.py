@@ -24,6 +24,7 @@ from gateway.completions.asked import CHAT_PATH, TEXT_PATH
 from gateway.completions.handler import CompletionsEndpoint
 from gateway.dashboard.routes import dashboard_router
 from gateway.database import Sessions, check_exists, open_sessions
+from gateway.embeddings.handler import EMBEDDINGS_PATH, EmbeddingsEndpoint
 from gateway.identity import utc_now
 from gateway.keys.keyring import Keyring
 from gateway.keys.routes import router as keys_router
@@ -55,7 +56,6 @@ from gateway.upstream.fixed import FixedMembers
 from gateway.upstream.registry import Registry
 from gateway.upstream.routes import router as workers_router
 
-_COMPLETION_PATHS = frozenset({CHAT_PATH, TEXT_PATH})
 Loop = Coroutine[Any, Any, None]
 
 
@@ -126,17 +126,23 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
 
 def create_asgi(services: Services) -> ASGIApp:
     """The whole application, with a short way to completions: FastAPI's layers would be a tenth of their cost."""
-    app, completions = create_app(services), CompletionsEndpoint(services)
+    app, inference = create_app(services), _inference(services)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        is_completion = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in _COMPLETION_PATHS
-        await (completions if is_completion else app)(scope, receive, send)
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        await (inference.get(scope["path"], app) if is_post else app)(scope, receive, send)
 
     return dispatch
 
 
+def _inference(services: Services) -> dict[str, ASGIApp]:
+    """What models compute, by path."""
+    completions = CompletionsEndpoint(services)
+    return {CHAT_PATH: completions, TEXT_PATH: completions, EMBEDDINGS_PATH: EmbeddingsEndpoint(services)}
+
+
 def create_app(services: Services) -> FastAPI:
-    """Everything but the completions themselves."""
+    """Everything but what models compute."""
     app = FastAPI(
         title="tiergate",
         description="OpenAI-compatible gateway",
@@ -149,9 +155,9 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(BodyLimit, max_body_bytes=services.settings.max_body_bytes)
     app.add_middleware(RequestIds)
     install_error_handlers(app)
-    for path in _COMPLETION_PATHS:
+    for path, endpoint in _inference(services).items():
         # Reached only with another method, which gets its 405 here.
-        app.router.routes.append(Route(path, CompletionsEndpoint(services), methods=["POST"]))
+        app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     dashboard = dashboard_router(pepper=services.settings.key_pepper.get_secret_value())
     for router in (probes_router, public_models_router, tokens_router, usage_router, _admin_router(), dashboard):
         app.include_router(router)

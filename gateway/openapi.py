@@ -6,6 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from protocol.embeddings import EmbeddingsRequest, EmbeddingsResponse
 from protocol.errors import ErrorBody
 from protocol.requests import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from protocol.responses import ChatCompletion, ChatCompletionChunk, Completion, ModelCard, ModelList
@@ -18,6 +19,8 @@ _TYPES = (
     ChatCompletionChunk,
     CompletionRequest,
     Completion,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
     TokenizeRequest,
     DetokenizeRequest,
     ModelCard,
@@ -72,27 +75,42 @@ def _document(app: FastAPI) -> Json:
 
 
 def _data_plane() -> Json:
-    """The two endpoints that are no FastAPI routes."""
+    """The endpoints that are no FastAPI routes."""
     return {
         "/v1/chat/completions": {"post": _completion_operation("Chat completion", "Chat", "ChatCompletionChunk")},
         "/v1/completions": {"post": _completion_operation("Text completion", "", "Completion")},
+        "/v1/embeddings": {"post": _embeddings_operation()},
     }
 
 
 def _completion_operation(summary: str, kind: str, chunk: str) -> Json:
-    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
     answer = {
         "description": "The answer; with `stream: true` server-sent events that end with `[DONE]`.",
-        "headers": headers,
         "content": {
             "application/json": {"schema": {"$ref": f"{_REF}{kind}Completion"}},
             "text/event-stream": {"schema": {"$ref": _REF + chunk}},
         },
     }
+    model = "`model` is `auto`, a pool, a model's id or an adapter's name."
+    return _operation("completions", summary, model, f"{kind}CompletionRequest", answer)
+
+
+def _embeddings_operation() -> Json:
+    answer = {
+        "description": "One vector of length 1 for each text, in order.",
+        "content": {"application/json": {"schema": {"$ref": f"{_REF}EmbeddingsResponse"}}},
+    }
+    model = "`model` is a pool or a model's id; no other model stands in for it."
+    return _operation("embeddings", "Embeddings", model, "EmbeddingsRequest", answer)
+
+
+def _operation(tag: str, summary: str, description: str, body: str, answer: Json) -> Json:
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
+    errors = {status: _error(text) for status, text in _ERRORS.items()}
     return {
-        "tags": ["completions"],
+        "tags": [tag],
         "summary": summary,
-        "description": "`model` is `auto`, a pool, a model's id or an adapter's name.",
+        "description": description,
         "parameters": [
             {
                 "name": "X-Client-Request-Id",
@@ -102,8 +120,8 @@ def _completion_operation(summary: str, kind: str, chunk: str) -> Json:
                 "schema": {"type": "string", "maxLength": 128},
             }
         ],
-        "requestBody": _body(f"{kind}CompletionRequest"),
-        "responses": {"200": answer} | {status: _error(text) for status, text in _ERRORS.items()},
+        "requestBody": _body(body),
+        "responses": {"200": answer | {"headers": headers}} | errors,
     }
 
 

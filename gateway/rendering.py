@@ -29,7 +29,6 @@ _UNSUPPORTED = frozenset(
         "images",
         "audio",
         "responses",
-        "embeddings",
         "files",
         "batches",
         "assistants",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,8 +19,11 @@ CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
 MAX_CLIENT_ID_CHARS = 128
 
 
+RequestT_co = TypeVar("RequestT_co", covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Accepted(Generic[RequestT_co]):
     request_id: str
     client_request_id: str | None
     path: str
@@ -27,13 +31,12 @@ class Asked:
     tier: TierTerms
     catalog: Catalog
     """One picture for the whole request, so that an administrator's change does not split it."""
-    request: GenerationRequest
+    request: RequestT_co
     received_at: datetime
     received_monotonic_s: float
 
-    @property
-    def is_stream(self) -> bool:
-        return bool(self.request.stream)
+
+Asked = Accepted[GenerationRequest]
 
 
 def validate(exchange: Exchange, body: bytes) -> GenerationRequest:

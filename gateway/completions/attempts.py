@@ -1,10 +1,10 @@
 """Route and send, on another replica or to another pool while the client was sent nothing of the answer."""
 
 import time
+from typing import Protocol
 
 from gateway.completions.record import Record
 from gateway.completions.refusals import as_failure, as_gateway_error, as_refusal
-from gateway.completions.relay import Relay
 from gateway.errors import UpstreamFailed
 from gateway.services import Services
 from gateway.upstream.client import MemberFailed, MemberRefused
@@ -17,7 +17,12 @@ MAX_ROUNDS = 2
 MAX_REPLICAS = 3
 
 
-async def send_somewhere(services: Services, record: Record, relay: Relay) -> None:
+class Attempt(Protocol):
+    async def run(self, decision: Decision, member: Member) -> None:
+        """Send to this member, and its answer to the client. Raises MemberFailed or MemberRefused."""
+
+
+async def send_somewhere(services: Services, record: Record, relay: Attempt) -> None:
     """Returns when the answer is with the client. Raises GatewayError."""
     failure: MemberFailed | None = None
     for _ in range(MAX_ROUNDS):
@@ -49,7 +54,7 @@ def route(services: Services, record: Record) -> Decision:
     return decision
 
 
-async def _try(record: Record, relay: Relay, decision: Decision, member: Member) -> None:
+async def _try(record: Record, relay: Attempt, decision: Decision, member: Member) -> None:
     record.note_member(member)
     try:
         await relay.run(decision, member)

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.completions.asked import Asked, client_request_id, validate
-from gateway.completions.attempts import send_somewhere
+from gateway.completions.asked import Accepted, Asked, client_request_id, validate
+from gateway.completions.attempts import Attempt, send_somewhere
 from gateway.completions.books import Books, NotDurable
 from gateway.completions.exchange import ClientGone, Exchange
 from gateway.completions.measure import Measured, measure
@@ -23,6 +24,7 @@ from gateway.services import Services
 from protocol.errors import ProtocolError
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class CompletionsEndpoint:
@@ -32,20 +34,34 @@ class CompletionsEndpoint:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
-        metrics = self._services.metrics
-        with metrics.in_flight.track_inprogress():
-            await _answering_errors(exchange, serve(self._services, exchange))
-        # 499, as nginx calls it: the client left before there was an answer.
-        metrics.requests.labels(str(exchange.status or 499), *exchange.labels).inc()
+        await respond(self._services, Exchange(scope, receive, send), validate, complete)
 
 
-async def serve(services: Services, exchange: Exchange) -> None:
-    asked = await accept(services, exchange)
+async def respond(
+    services: Services,
+    exchange: Exchange,
+    validate: Callable[[Exchange, bytes], T],
+    complete: Callable[[Services, Exchange, Accepted[T]], Awaitable[None]],
+) -> None:
+    """There is an answer in any case, and it is counted."""
+    metrics = services.metrics
+    with metrics.in_flight.track_inprogress():
+        await _answering_errors(exchange, _serve(services, exchange, validate, complete))
+    # 499, as nginx calls it: the client left before there was an answer.
+    metrics.requests.labels(str(exchange.status or 499), *exchange.labels).inc()
+
+
+async def _serve(
+    services: Services,
+    exchange: Exchange,
+    validate: Callable[[Exchange, bytes], T],
+    complete: Callable[[Services, Exchange, Accepted[T]], Awaitable[None]],
+) -> None:
+    asked = await accept(services, exchange, validate)
     await _while_connected(exchange, _answering_errors(exchange, complete(services, exchange, asked)))
 
 
-async def accept(services: Services, exchange: Exchange) -> Asked:
+async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
     """Authenticate and validate."""
     received_at, received_monotonic_s = utc_now(), time.monotonic()
     request_id = str(new_id(received_at))
@@ -57,7 +73,7 @@ async def accept(services: Services, exchange: Exchange) -> Asked:
     tier = catalog.tiers.get(principal.tier)
     if tier is None:
         raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
-    return Asked(
+    return Accepted(
         request_id=request_id,
         client_request_id=client_request_id(exchange),
         path=exchange.path,
@@ -71,15 +87,27 @@ async def accept(services: Services, exchange: Exchange) -> Asked:
 
 
 async def complete(services: Services, exchange: Exchange, asked: Asked) -> None:
-    """Measure, admit, open, route and stream; close and settle before the last byte, whatever happens."""
     measured = await measure(asked, services.registry.fleet, services.bundles)
+    await carry_out(
+        services, exchange, asked, measured, lambda record, books: _relay(services, exchange, asked, record, books)
+    )
+
+
+async def carry_out(
+    services: Services,
+    exchange: Exchange,
+    asked: Accepted[Any],
+    measured: Measured,
+    make_relay: Callable[[Record, Books], Attempt],
+) -> None:
+    """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
     reservation = await admit(services, asked, measured)
     exchange.extra_headers |= reservation.standing.headers(asked.tier)
     record = Record(asked, measured, reservation)
     books = Books(services.outbox, services.limiter, services.metrics, record)
     try:
         books.open()
-        await send_somewhere(services, record, _relay(services, exchange, record, books))
+        await send_somewhere(services, record, make_relay(record, books))
     except Exception:
         with contextlib.suppress(NotDurable):
             await books.close("error")
@@ -89,7 +117,7 @@ async def complete(services: Services, exchange: Exchange, asked: Asked) -> None
         exchange.note_labels(pool=record.pool, tier=asked.tier.name)
 
 
-async def admit(services: Services, asked: Asked, measured: Measured) -> Reservation:
+async def admit(services: Services, asked: Accepted[Any], measured: Measured) -> Reservation:
     admission = Admission(
         request_id=asked.request_id,
         tenant_id=asked.principal.tenant_id,
@@ -105,9 +133,10 @@ async def admit(services: Services, asked: Asked, measured: Measured) -> Reserva
         raise
 
 
-def _relay(services: Services, exchange: Exchange, record: Record, books: Books) -> Relay:
+def _relay(services: Services, exchange: Exchange, asked: Asked, record: Record, books: Books) -> Relay:
     return Relay(
         exchange,
+        asked,
         record,
         books,
         client=services.workers,

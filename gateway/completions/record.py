@@ -3,17 +3,22 @@
 import time
 
 from gateway.billing.pricebook import PriceTerms
-from gateway.completions.asked import Asked
+from gateway.completions.asked import Accepted
+from gateway.completions.figures import ForeignUsage
 from gateway.completions.measure import Measured
 from gateway.limits.reservation import Reservation
 from protocol.accounting import Accounting
+from protocol.embeddings import EmbeddingsRequest
+from protocol.requests import GenerationRequest
 from protocol.usage import UsageEvent, UsageStatus
 from router.fleet import Member
 from router.policy import Decision
 
 
 class Record:
-    def __init__(self, asked: Asked, measured: Measured, reservation: Reservation) -> None:
+    def __init__(
+        self, asked: Accepted[GenerationRequest | EmbeddingsRequest], measured: Measured, reservation: Reservation
+    ) -> None:
         self.asked = asked
         self.measured = measured
         self.reservation = reservation
@@ -52,6 +57,13 @@ class Record:
         self.completion_tokens = accounting.completion_tokens
         self.queue_ms, self.compute_ms = accounting.queue_ms, accounting.compute_ms
         self.worker_id, self.finish_reason = accounting.worker_id, accounting.finish_reason
+
+    def note_foreign_usage(self, usage: ForeignUsage | None) -> None:
+        """A foreign server's figures; without any, our own count of the prompt and of the events stands."""
+        if usage is not None:
+            self.prompt_tokens = usage.prompt_tokens
+            self.cached_prompt_tokens = min(usage.cached_tokens, usage.prompt_tokens)
+            self.completion_tokens = usage.completion_tokens
 
     def cost_nanousd(self) -> int:
         return self._price().cost_nanousd(

@@ -3,34 +3,27 @@
 import time
 
 import aiohttp
-import msgspec
 
+from gateway.completions.asked import Asked
 from gateway.completions.books import Books
 from gateway.completions.exchange import Exchange
-from gateway.completions.figures import ForeignUsage
 from gateway.completions.record import Record
 from gateway.completions.sse import BrokenStream, OpenAIStream, WorkerStream
+from gateway.completions.whole import pass_whole, route_headers
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.upstream.bodies import member_body
-from gateway.upstream.client import MemberFailed, WorkerClient, read_all, tiergate_headers
-from protocol.accounting import ACCOUNTING_HEADER, DONE_EVENT, Accounting
+from gateway.upstream.client import MemberFailed, WorkerClient, tiergate_headers
+from protocol.accounting import DONE_EVENT
 from router.fleet import Member
 from router.policy import Decision
-
-
-class _Answer(msgspec.Struct):
-    usage: ForeignUsage | None = None
-
-
-_ACCOUNTING = msgspec.json.Decoder(Accounting)
-_ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class Relay:
     def __init__(
         self,
         exchange: Exchange,
+        asked: Asked,
         record: Record,
         books: Books,
         *,
@@ -39,6 +32,7 @@ class Relay:
         settings: GatewaySettings,
     ) -> None:
         self._exchange = exchange
+        self._asked = asked
         self._record = record
         self._books = books
         self._client = client
@@ -47,7 +41,7 @@ class Relay:
 
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused; `record.is_delivered` tells whether another replica may follow."""
-        asked, tier = self._record.asked, self._record.asked.tier
+        asked, tier = self._asked, self._asked.tier
         tenant_id = str(asked.principal.tenant_id)
         elapsed_s = time.monotonic() - asked.received_monotonic_s
         self._metrics.preparation.observe(elapsed_s)
@@ -66,12 +60,12 @@ class Relay:
             deadline_s=max(0.001, self._settings.request_timeout_s - elapsed_s),
         )
         async with self._client.post(member, asked.path, body, headers) as response:
-            self._exchange.extra_headers |= _route_headers(self._record, decision)
+            self._exchange.extra_headers |= route_headers(self._record, decision)
             try:
-                if asked.is_stream:
+                if asked.request.stream:
                     await self._stream(response, decision, member)
                 else:
-                    await self._whole(response, decision, member)
+                    await pass_whole(response, decision, member, self._exchange, self._record, self._books)
             except BrokenStream as error:
                 raise MemberFailed(f"{member.worker_id}: {error}") from error
 
@@ -94,26 +88,10 @@ class Relay:
         await self._ensure_started()
         await self._exchange.finish(DONE_EVENT)
 
-    async def _whole(self, response: aiohttp.ClientResponse, decision: Decision, member: Member) -> None:
-        payload = await read_all(response)
-        accounting = response.headers.get(ACCOUNTING_HEADER)
-        try:
-            if accounting is not None:
-                self._record.note_accounting(_ACCOUNTING.decode(accounting))
-            else:
-                self._note_usage(_ANSWER.decode(payload).usage)
-            if member.engine == "openai":
-                payload = msgspec.json.encode({**msgspec.json.decode(payload), "model": decision.model_id})
-        except (msgspec.MsgspecError, TypeError) as error:
-            raise MemberFailed(f"{member.worker_id} sent no JSON that we understand: {error}") from error
-        self._record.is_delivered = True
-        await self._books.close("ok")
-        await self._exchange.answer(200, {"content-type": "application/json"}, payload)
-
     def _reader(self, decision: Decision, member: Member) -> WorkerStream:
         if member.engine == "tiergate":
             return WorkerStream()
-        options = self._record.asked.request.stream_options
+        options = self._asked.request.stream_options
         return OpenAIStream(
             wants_usage=options is not None and options.include_usage,
             model_at_member=member.model_name,
@@ -147,23 +125,4 @@ class Relay:
             self._record.note_accounting(stream.accounting)
         elif isinstance(stream, OpenAIStream):
             self._record.finish_reason = stream.finish_reason
-            self._note_usage(stream.usage)
-
-    def _note_usage(self, usage: ForeignUsage | None) -> None:
-        """A foreign server's figures; without any, our own count of the prompt and of the events stands."""
-        if usage is not None:
-            self._record.prompt_tokens = usage.prompt_tokens
-            self._record.cached_prompt_tokens = min(usage.cached_tokens, usage.prompt_tokens)
-            self._record.completion_tokens = usage.completion_tokens
-
-
-def _route_headers(record: Record, decision: Decision) -> dict[str, str]:
-    headers = {
-        "x-tiergate-model": decision.model_id,
-        "x-tiergate-pool": decision.pool,
-        "x-tiergate-route": decision.reason,
-        "x-tiergate-complexity": f"{decision.complexity:.3f}",
-    }
-    if decision.adapter is not None and record.measured.adapter_name is not None:
-        headers["x-tiergate-adapter"] = record.measured.adapter_name
-    return headers
+            self._record.note_foreign_usage(stream.usage)

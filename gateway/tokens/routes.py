@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from gateway.completions.asked import CHAT_PATH, Asked
+from gateway.completions.asked import CHAT_PATH, Accepted
 from gateway.completions.exchange import Exchange
 from gateway.completions.measure import measure
 from gateway.completions.refusals import as_gateway_error
@@ -61,7 +61,7 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
     chat = decode_body(await _read(request, services), _CHAT)
     check_request(chat)
     fleet, catalog, now = services.registry.fleet, services.catalog.current, utc_now()
-    asked = Asked(
+    asked = Accepted(
         request_id=str(new_id(now)),
         client_request_id=None,
         path=CHAT_PATH,

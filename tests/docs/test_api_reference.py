@@ -10,6 +10,7 @@ async def test_the_document_names_every_data_plane_path() -> None:
     assert {
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/embeddings",
         "/v1/models",
         "/v1/tokenize",
         "/v1/detokenize",

@@ -50,6 +50,15 @@ def test_a_pool_that_is_down_or_draining_is_left(down: object) -> None:
     assert outcome(route("large"), TIER, picture) == ("small", "unavailable")
 
 
+def test_what_cannot_move_stays_with_the_pool_it_named() -> None:
+    down = fleet(pool("small", member("s")), pool("large", member("l", is_healthy=False)))
+    with pytest.raises(NoReplica):
+        decide(route("large", can_move=False), TIER, down)
+    fixed = route("demo-large", can_move=False)
+    assert outcome(fixed, TIER, two_pools(large=BUSY)) == ("large", "requested")
+    assert [each.name for each in possible_pools(fixed, TIER, two_pools())] == ["large"]
+
+
 def test_queueing_tiers_wait_in_the_wanted_pool() -> None:
     tier = TierPolicy(name="pro", on_saturation="queue")
     assert outcome(route(complexity=1), tier, two_pools(large=BUSY)) == ("large", "complex")

@@ -45,6 +45,7 @@ async def serving_member(handler: Handler, *, worker_id: str = "w", num_waiting:
     app.router.add_get("/load", load)
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", handler)
+    app.router.add_post("/v1/embeddings", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

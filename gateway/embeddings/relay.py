@@ -1,0 +1,58 @@
+"""One attempt at one replica: the texts there, the vectors back, books closed before the client gets them."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from gateway.completions.asked import Accepted
+from gateway.completions.books import Books
+from gateway.completions.exchange import Exchange
+from gateway.completions.record import Record
+from gateway.completions.whole import pass_whole, route_headers
+from gateway.services import Services
+from gateway.upstream.client import tiergate_headers
+from protocol.embeddings import EmbeddingsRequest
+from router.fleet import Member
+from router.policy import Decision
+
+
+class EmbeddingsRelay:
+    def __init__(
+        self, services: Services, exchange: Exchange, asked: Accepted[EmbeddingsRequest], record: Record, books: Books
+    ) -> None:
+        self._services = services
+        self._exchange = exchange
+        self._asked = asked
+        self._record = record
+        self._books = books
+
+    async def run(self, decision: Decision, member: Member) -> None:
+        """Raises MemberFailed or MemberRefused."""
+        services, asked = self._services, self._asked
+        elapsed_s = time.monotonic() - asked.received_monotonic_s
+        services.metrics.preparation.observe(elapsed_s)
+        headers = tiergate_headers(
+            request_id=asked.request_id,
+            tenant_id=str(asked.principal.tenant_id),
+            weight=asked.tier.weight,
+            deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
+        )
+        async with services.workers.post(member, asked.path, _body(asked, member), headers) as response:
+            self._exchange.extra_headers |= route_headers(self._record, decision)
+            await pass_whole(response, decision, member, self._exchange, self._record, self._books)
+
+
+def _body(asked: Accepted[EmbeddingsRequest], member: Member) -> bytes:
+    """The client's own priority and salt are dropped."""
+    request = asked.request
+    fields: dict[str, Any] = {
+        "model": member.model_name,
+        "input": request.input,
+        "encoding_format": request.encoding_format,
+    }
+    if request.dimensions is not None:
+        fields["dimensions"] = request.dimensions
+    if member.engine == "tiergate":
+        fields |= {"priority": asked.tier.priority, "cache_salt": str(asked.principal.tenant_id)}
+    return msgspec.json.encode(fields)
