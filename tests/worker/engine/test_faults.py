@@ -111,13 +111,21 @@ async def test_beyond_its_bound_the_queue_refuses_and_says_when_to_return(checkp
     await engine.stop()
 
 
-async def test_a_passed_deadline_ends_waiting_and_running_requests(engine: Engine) -> None:
-    with pytest.raises(DeadlineExceeded):
-        await collect(engine, make_request(PROMPT, deadline_at=time.monotonic()))
-    stream = engine.generate(make_request(PROMPT, max_tokens=500, deadline_at=time.monotonic() + 0.1))
-    with pytest.raises(DeadlineExceeded):
-        [output async for output in stream]
+async def test_a_passed_deadline_ends_waiting_and_running_requests(checkpoint: Path) -> None:
+    engine = Engine.load(EngineSettings(model_path=checkpoint, num_threads=1))
+    deadline_at = time.monotonic() + 1
+    running = engine.generate(make_request(PROMPT, max_tokens=500, deadline_at=deadline_at))
+    engine._turn()
+    assert engine.report().num_running == 1
+    waiting = engine.generate(make_request(PROMPT, deadline_at=deadline_at))
+    # The engine stands still until the clock is there.
+    await asyncio.sleep(deadline_at - time.monotonic())
+    engine.start()
+    for stream in (running, waiting):
+        with pytest.raises(DeadlineExceeded):
+            [output async for output in stream]
     assert engine.report().num_free_blocks == engine.report().num_blocks
+    await engine.stop()
 
 
 async def test_stopping_answers_everybody(checkpoint: Path) -> None:
