@@ -23,7 +23,8 @@ class WorkerSettings:
     """Lengths are tokens. None means: what the checkpoint says, or what is measured at start.
 
     name: the model id that clients see; None for the folder's name. adapters: name -> folder. register: the Redis URL
-    to send heartbeats to. url: where others reach this worker; None for host and port. api_key: the shared worker key.
+    to send heartbeats to. public_prompts: a folder of system prompts whose cached blocks all tenants share. url: where
+    others reach this worker; None for host and port. api_key: the shared worker key.
     pooling: which of a text's final states make its embedding.
     """
 
@@ -46,6 +47,7 @@ class WorkerSettings:
     num_threads: int | None = None
     kv_blocks: int | None = None
     kv_memory_mb: int = 1024
+    public_prompts: Path | None = None
     max_body_bytes: int = 8 << 20
     drain_grace_s: float = 30.0
 

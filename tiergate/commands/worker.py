@@ -27,6 +27,9 @@ def worker(
     ] = None,
     num_threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
     kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory of the KV cache.")] = None,
+    public_prompts: Annotated[
+        Path | None, typer.Option(help="Folder of system prompts (*.txt) whose cached blocks all tenants share.")
+    ] = None,
     register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
     url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
@@ -55,6 +58,7 @@ def worker(
             enterprise_headroom=enterprise_headroom,
             num_threads=num_threads,
             kv_memory_mb=kv_memory_mb,
+            public_prompts=public_prompts,
             register=register,
             url=url,
             api_key=api_key,

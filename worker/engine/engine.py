@@ -22,6 +22,7 @@ from worker.engine.errors import (
     UnknownAdapter,
 )
 from worker.engine.loop import StepLoop
+from worker.engine.prefix_cache import PublicPrompts
 from worker.engine.request import EngineLoad, EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
 from worker.engine.shedding import max_queued
@@ -57,6 +58,10 @@ class Engine:
     def load(cls, settings: EngineSettings) -> "Engine":
         """Read the checkpoint and the adapters; raises CheckpointError or AdapterError, one line each."""
         return cls(assemble(settings), settings)
+
+    def share_prompts(self, prompts: list[list[int]]) -> None:
+        """Let all tenants find the cached blocks of these beginnings of prompts, instead of each its own."""
+        self._loop.public_prompts = PublicPrompts(prompts)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)

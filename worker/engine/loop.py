@@ -12,7 +12,7 @@ from worker.engine.batch import order_chunks
 from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
 from worker.engine.pooling import unit_vector
 from worker.engine.prefill import PrefillPace
-from worker.engine.prefix_cache import root_digest
+from worker.engine.prefix_cache import PublicPrompts, root_digest, salted_digest
 from worker.engine.request import EngineRequest, TokenOutput
 from worker.engine.sampler import Sampled
 from worker.engine.sequence import Chunk, Sequence
@@ -31,6 +31,7 @@ class StepLoop:
         self._parts = parts
         self._scheduler = parts.scheduler
         self._siblings = Siblings()
+        self.public_prompts = PublicPrompts()
         self._pace = PrefillPace()
         self._was_checked = True
         self.outputs: list[Output] = []
@@ -58,19 +59,34 @@ class StepLoop:
                 self.outputs += [(request.request_id, UnknownAdapter(adapter)) for request in requests]
                 return
             slots, digest = [slot for slot, _ in acquired], acquired[0][1]
-        root = self._root_digest(requests[0], digest)
+        root, public = self._begin_names(requests[0], digest)
         first, *others = [
-            Sequence(request, list(request.prompt_ids), len(request.prompt_ids), root, arrived_at, slot)
+            Sequence(
+                request,
+                list(request.prompt_ids),
+                len(request.prompt_ids),
+                root,
+                arrived_at,
+                slot,
+                block_digests=list(public),
+                num_public=len(public),
+            )
             for request, slot in zip(requests, slots, strict=True)
         ]
         self._scheduler.add(first)
         if others:
             self._siblings.hold(first, others)
 
-    def _root_digest(self, request: EngineRequest, adapter_digest: str) -> bytes:
-        # What is in the cache need not be computed, but then nobody sees how likely its tokens were.
-        salt = f"{request.cache_salt} {uuid4()}" if request.sampling.prompt_logprobs else request.cache_salt
-        return root_digest(salt=salt, model_version=self._parts.model_version, adapter_digest=adapter_digest)
+    def _begin_names(self, request: EngineRequest, adapter_digest: str) -> tuple[bytes, list[bytes]]:
+        """The root of its blocks' names, and the names of those at its beginning that are public."""
+        version = self._parts.model_version
+        if request.sampling.prompt_logprobs:
+            # What is in the cache need not be computed, but then nobody sees how likely its tokens were.
+            salt = f"{request.cache_salt} {uuid4()}"
+            return root_digest(salt=salt, model_version=version, adapter_digest=adapter_digest), []
+        root = root_digest(salt=request.cache_salt, model_version=version, adapter_digest=adapter_digest)
+        public = self.public_prompts.names(request.prompt_ids, model_version=version, adapter_digest=adapter_digest)
+        return salted_digest(root, public[-1]) if public else root, public
 
     def abort(self, request_id: str) -> None:
         """Free the request's blocks; unknown ids are ignored, it may just have ended."""

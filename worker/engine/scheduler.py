@@ -230,7 +230,7 @@ class Scheduler:
         digests = sequence.block_digests
         while (len(digests) + 1) * BLOCK_SIZE <= len(sequence.token_ids):
             start = len(digests) * BLOCK_SIZE
-            parent = digests[-1] if digests else sequence.root_digest
+            parent = digests[-1] if len(digests) > sequence.num_public else sequence.root_digest
             digests.append(chain_digest(parent, sequence.token_ids[start : start + BLOCK_SIZE]))
 
     def _name_full_blocks(self, sequence: Sequence) -> None:

@@ -12,6 +12,7 @@ class Sequence:
     """token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
+    The first num_public of them hold a prompt that all tenants share; root_digest is what the others' names begin with.
     num_charged tokens were counted as served, or came from the cache; a preempted one is not charged twice.
     Times are `time.monotonic()`. pooled: what an embedding has so far, see `worker.engine.pooling`.
     """
@@ -27,6 +28,7 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     block_digests: list[bytes] = field(default_factory=list)
     num_named: int = 0
+    num_public: int = 0
     num_charged: int = 0
     num_preempted: int = 0
     is_out_of_turn: bool = False

@@ -14,6 +14,7 @@ from worker.lora.adapter import AdapterError
 from worker.model.config import CheckpointError
 from worker.server.defaults import read_defaults
 from worker.server.metrics import Metrics
+from worker.server.public_prompts import read_public_prompts
 from worker.server.replica import Replica
 from worker.settings import SettingsError, WorkerSettings
 
@@ -24,6 +25,8 @@ def make_replica(settings: WorkerSettings) -> Replica:
         defaults = read_defaults(settings.model)
         engine = Engine.load(_engine_settings(settings))
         bundle = Bundle.from_folder(settings.model, max_model_len=engine.max_model_len)
+        if settings.public_prompts is not None:
+            engine.share_prompts(read_public_prompts(settings.public_prompts, bundle))
     except (CheckpointError, AdapterError, FolderError, ValueError) as error:
         raise SettingsError(" ".join(str(error).split())) from error
     return Replica(
