@@ -29,7 +29,9 @@ class Stream:
         return (self.ended_at - self.first_at) * 1e3 / (self.num_output - 1)
 
 
-async def complete(server: Server, prompt: list[int], num_output: int) -> Stream:
+async def complete(
+    server: Server, prompt: list[int], num_output: int, *, headers: dict[str, str] | None = None
+) -> Stream:
     """Exactly `num_output` greedy tokens after the prompt's ids; anything else ends the benchmark."""
     body = {
         "model": server.model,
@@ -43,7 +45,7 @@ async def complete(server: Server, prompt: list[int], num_output: int) -> Stream
     received = bytearray()
     first_at = None
     started_at = time.perf_counter()
-    async with server.session.post(f"{server.base_url}/completions", json=body) as reply:
+    async with server.session.post(f"{server.base_url}/completions", json=body, headers=headers) as reply:
         async for piece in reply.content.iter_any():
             received += piece
             if first_at is None and b"data: {" in received:

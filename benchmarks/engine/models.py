@@ -14,6 +14,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCAB_SIZE = 8192
 SHAPES: dict[str, dict[str, int]] = {
+    "tiny": {
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 256,
+        "max_position_embeddings": 131_072,
+    },
     "small": {
         "hidden_size": 768,
         "num_hidden_layers": 12,

@@ -31,10 +31,12 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running_server(name: str, target: str, folder: Path) -> AsyncIterator[Server]:
-    """target: a URL with /v1, or a command with `{port}` and `{model}`."""
+async def running_server(name: str, target: str, folder: Path, *, key: str | None = None) -> AsyncIterator[Server]:
+    """target: a URL with /v1, or a command with `{port}` and `{model}`; key: what it asks for."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         if target.startswith(("http://", "https://")):
             base_url = target.rstrip("/")
             yield Server(name, base_url, await _model_id(session, base_url), session, None)

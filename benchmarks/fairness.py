@@ -1,0 +1,84 @@
+"""Fairness, seen from outside: the time to first token of a tenant that asks once a second, alone and beside a flood.
+
+    python -m benchmarks.fairness [--model tiny] [--seconds 30] [--flood 100]
+
+Starts a worker of random weights. The other tenant, of the same class, keeps `--flood` requests open all the time, more
+than run at once. Both are measured in one run; the promise is: at most twice the time alone plus one step.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+
+from benchmarks.engine.client import Stream, complete
+from benchmarks.engine.models import SHAPES, make_model
+from benchmarks.engine.servers import Server, running_server
+
+KEY = "benchmark"
+WORKER = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}} --api-key {KEY}"
+VOCAB = range(10, 8000)
+PROMPT_TOKENS, OUTPUT_TOKENS = 64, 8
+FLOOD_PROMPT_TOKENS, FLOOD_OUTPUT_TOKENS = 128, 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=SHAPES, default="tiny")
+    parser.add_argument("--seconds", type=int, default=30, help="of each of the two halves")
+    parser.add_argument("--flood", type=int, default=100, help="requests that the other tenant keeps open")
+    arguments = parser.parse_args()
+    asyncio.run(measure(arguments))
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    async with running_server("fairness", WORKER, make_model(arguments.model), key=KEY) as server:
+        await ask_each_second(server, 3)  # warm-up
+        alone = await ask_each_second(server, arguments.seconds)
+        flood: list[Stream] = []
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(keep_asking(server, flood, seed)) for seed in range(arguments.flood)]
+            # From the middle of the flood, where every slot is taken.
+            while len(flood) < arguments.flood:
+                await ask_each_second(server, 1)
+            beside = await ask_each_second(server, arguments.seconds)
+            for task in tasks:
+                task.cancel()
+    step_ms = statistics.median(stream.tpot_ms or 0.0 for stream in flood)
+    print(f"{'':<10} {'p50 ms':>8} {'p95 ms':>8}   time to first token")
+    for name, streams in (("alone", alone), ("beside", beside)):
+        print(f"{name:<10} {ttft_ms(streams, 0.5):>8.1f} {ttft_ms(streams, 0.95):>8.1f}")
+    promised_ms = 2 * ttft_ms(alone, 0.95) + step_ms
+    print(f"one step of the flood: {step_ms:.1f} ms (median time per output token)")
+    print(f"p95 beside / (2 x p95 alone + one step): {ttft_ms(beside, 0.95) / promised_ms:.2f} (promised: at most 1)")
+
+
+async def ask_each_second(server: Server, seconds: int) -> list[Stream]:
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for _ in range(seconds):
+            tasks.append(group.create_task(ask(server, "polite", PROMPT_TOKENS, OUTPUT_TOKENS, random.Random())))
+            await asyncio.sleep(1)
+    return [task.result() for task in tasks]
+
+
+async def keep_asking(server: Server, streams: list[Stream], seed: int) -> None:
+    rng = random.Random(seed)
+    while True:
+        streams.append(await ask(server, "flood", FLOOD_PROMPT_TOKENS, FLOOD_OUTPUT_TOKENS, rng))
+
+
+async def ask(server: Server, tenant: str, num_prompt: int, num_output: int, rng: random.Random) -> Stream:
+    """With a prompt that nobody sent before; priority and weight are the same for all."""
+    headers = {"X-Tiergate-Tenant": tenant}
+    return await complete(server, rng.choices(VOCAB, k=num_prompt), num_output, headers=headers)
+
+
+def ttft_ms(streams: list[Stream], quantile: float) -> float:
+    values = sorted(stream.ttft_ms for stream in streams)
+    return values[min(len(values) - 1, round(quantile * len(values)))]
+
+
+if __name__ == "__main__":
+    main()
