@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from kernels.sampling import greedy, logprobs, penalize, sample
 
@@ -156,3 +157,14 @@ def test_logprobs_are_those_of_the_log_softmax() -> None:
     torch.testing.assert_close(top.double(), expected.sort(descending=True).values[:, :6], atol=1e-5, rtol=0)
     torch.testing.assert_close(top.double(), expected.gather(1, top_ids), atol=1e-5, rtol=0)
     assert logprobs(logits, ids, num_top=0)[1].shape == (4, 0)
+
+
+@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(5, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.1), (20, 0.8, 0.05)])
+def test_the_truncations_are_those_of_transformers(top_k: int, top_p: float, min_p: float) -> None:
+    logits = torch.randn(100, generator=torch.Generator().manual_seed(top_k)) * 2
+    scores = TemperatureLogitsWarper(0.7)(None, logits[None])
+    if top_k:
+        scores = TopKLogitsWarper(top_k)(None, scores)
+    scores = MinPLogitsWarper(min_p)(None, TopPLogitsWarper(top_p)(None, scores))
+    drawn = frequencies(draw(logits, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p, n=8000), 100)
+    torch.testing.assert_close(drawn, torch.softmax(scores[0], -1), atol=5e-4, rtol=0)

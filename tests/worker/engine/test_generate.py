@@ -72,6 +72,48 @@ async def test_small_steps_and_preemption_change_no_token(
         await cramped.stop()
 
 
+async def test_penalties_and_log_probabilities_do_not_depend_on_the_company(engine: Engine, checkpoint: Path) -> None:
+    rng = random.Random(2)
+    requests = [
+        make_request(
+            [rng.randrange(384) for _ in range(1 + 4 * i)],
+            max_tokens=90,
+            temperature=[0.0, 2.0][i % 2],
+            seed=i,
+            frequency_penalty=i % 3 / 3,
+            repetition_penalty=1 + i % 4 / 10,
+            logit_bias={i: 5.0},
+            num_logprobs=2,
+            prompt_logprobs=i % 5 == 1,
+        )
+        for i in range(12)
+    ]
+    alone = [await collect_logprobs(engine, request) for request in requests]
+    settings = EngineSettings(
+        model_path=checkpoint, num_threads=1, num_blocks=32, max_num_seqs=12, max_batched_tokens=19
+    )
+    cramped = Engine.load(settings)
+    cramped.start()
+    got = await asyncio.gather(*(collect_logprobs(cramped, request) for request in requests))
+    num_preemptions = cramped.report().num_preemptions_total
+    await cramped.stop()
+    assert num_preemptions > 0
+    for (token_ids, logprobs), (expected_ids, expected) in zip(got, alone, strict=True):
+        assert token_ids == expected_ids
+        assert logprobs == pytest.approx(expected, abs=1e-4)
+    assert len(alone[1][1]) == 90 + len(requests[1].prompt_ids) - 1
+
+
+async def collect_logprobs(engine: Engine, request: EngineRequest) -> tuple[list[int], list[float]]:
+    """The answer's ids; log-probabilities of the prompt, if asked for, and of the answer."""
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    async for output in engine.generate(request):
+        token_ids += output.token_ids
+        logprobs += [each.logprob for each in (*output.prompt_logprobs, *output.logprobs)]
+    return token_ids, logprobs
+
+
 async def test_an_unseeded_request_draws_anew_each_time(engine: Engine) -> None:
     drawn = [tuple(await collect(engine, make_request(PROMPT, temperature=8.0))) for _ in range(3)]
     assert len(set(drawn)) == 3

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.randomness import uniform
+from worker.engine.randomness import choice_seed, uniform
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
@@ -22,3 +22,9 @@ def test_positions_and_seeds_are_spread_evenly_and_independently() -> None:
             pairs[2 * (x < 0.5) + (uniform(seed, position + 1) < 0.5)] += 1
     assert all(900 < count < 1100 for count in tenths)
     assert all(2300 < count < 2700 for count in pairs)
+
+
+def test_choices_of_one_seed_and_of_neighbouring_seeds_draw_apart() -> None:
+    assert choice_seed(7, 0) == 7
+    drawn = {uniform(choice_seed(seed, i), position) for seed in range(40) for i in range(16) for position in range(20)}
+    assert len(drawn) == 40 * 16 * 20
