@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-_NO_WINDOW = 1 << 40
+NO_WINDOW = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class AttentionPlan:
             starts=torch.tensor([0, *accumulate(self.query_lens)], dtype=torch.int32),
             context_lens=torch.tensor(self.context_lens, dtype=torch.int32),
             block_ids=block_ids,
-            window=_NO_WINDOW if self.window is None else self.window,
+            window=NO_WINDOW if self.window is None else self.window,
         )
 
     @cached_property

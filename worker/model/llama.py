@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernels.decoder_layers import DecoderLayers, LayerWeights, Projection, can_run
 from kernels.linear import PackedWeight, linear, pack
 from kernels.rms_norm import rms_norm
 from worker.model.config import ModelConfig
@@ -43,10 +44,16 @@ class LlamaModel:
     layers: list[DecoderLayer]
     norm: Tensor
     head: PackedWeight
+    stack: DecoderLayers | None
+    """The same layers in one call, for steps without adapters; None where the native kernels do not run."""
 
     def forward(self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer]) -> Tensor:
         """The tokens' states after the last layer [tokens, hidden]; their keys and values are stored."""
         x = torch.nn.functional.embedding(inputs.token_ids, self.embedding)
+        if self.stack is not None and inputs.segments is None:
+            plan = next(iter(inputs.attention.values()))
+            self.stack(x, caches, inputs.cos, inputs.sin, inputs.slots, plan)
+            return x
         for layer, cache, adapters in zip(self.layers, caches, lora, strict=True):
             x = layer(x, cache, inputs, adapters)
         return x
@@ -71,7 +78,7 @@ def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaMo
             checkpoint.unmap()
         norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
         head = embedding if config.tie_embeddings else checkpoint.read("lm_head.weight", vocab_shape, dtype)
-    return LlamaModel(config, embedding, layers, norm, pack(head))
+    return LlamaModel(config, embedding, layers, norm, pack(head), _stack(config, layers))
 
 
 def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype) -> DecoderLayer:
@@ -109,6 +116,32 @@ def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torc
         attention=attention,
         mlp_norm=vector("post_attention_layernorm", config.hidden_size),
         mlp=mlp,
+        eps=config.rms_eps,
+    )
+
+
+def _stack(config: ModelConfig, layers: list[DecoderLayer]) -> DecoderLayers | None:
+    weights = [
+        LayerWeights(
+            attention_norm=layer.attention_norm,
+            qkv=Projection(layer.attention.qkv.weight, layer.attention.qkv.bias),
+            q_norm=layer.attention.q_norm,
+            k_norm=layer.attention.k_norm,
+            o=Projection(layer.attention.o.weight, layer.attention.o.bias),
+            mlp_norm=layer.mlp_norm,
+            gate_up=Projection(layer.mlp.gate_up.weight, layer.mlp.gate_up.bias),
+            down=Projection(layer.mlp.down.weight, layer.mlp.down.bias),
+            window=layer.attention.window,
+        )
+        for layer in layers
+    ]
+    if not can_run(weights):
+        return None
+    return DecoderLayers(
+        weights,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
         eps=config.rms_eps,
     )
 

@@ -1,0 +1,79 @@
+"""All layers of a Llama-like decoder in one call, for steps in which nothing stands between their operations.
+
+A small model's step is a hundred operations of some ten microseconds each; Python's part of them, and the turns that
+its lock takes between threads, would cost as much again. The arithmetic is that of the single operations, bit for bit:
+`rms_norm`, `linear`, `rope`, `store_kv`, `paged_attention`, `silu_mul`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernels.decoder_layers import native
+from kernels.linear import PackedWeight
+from kernels.paged_attention import AttentionPlan
+
+__all__ = ["DecoderLayers", "LayerWeights", "Projection", "can_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    weight: PackedWeight
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """qkv holds the rows of q, k and v, gate_up those of gate and up. window: None for all that is before."""
+
+    attention_norm: Tensor
+    qkv: Projection
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    o: Projection
+    mlp_norm: Tensor
+    gate_up: Projection
+    down: Projection
+    window: int | None
+
+
+def can_run(layers: Sequence[LayerWeights]) -> bool:
+    """Whether all weights are packed for the native kernels."""
+    return all(
+        projection.weight.layout == "native"
+        for layer in layers
+        for projection in (layer.qkv, layer.o, layer.gate_up, layer.down)
+    )
+
+
+class DecoderLayers:
+    def __init__(
+        self, layers: Sequence[LayerWeights], *, num_heads: int, num_kv_heads: int, head_dim: int, eps: float
+    ) -> None:
+        """Keeps references to the weights; they must be as `can_run` wants them."""
+        self._stack = native.Stack(layers, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, eps=eps)
+
+    def __call__(
+        self, x: Tensor, caches: Sequence[Tensor], cos: Tensor, sin: Tensor, slots: Tensor, plan: AttentionPlan
+    ) -> None:
+        """x [tokens, hidden] becomes the state after the last layer, in place; keys and values go into their slots.
+
+        caches: a layer each, as in `kernels.kv_store`; cos, sin as in `kernels.rope`; plan: its block tables count, its
+        window does not, for layers have their own. Raises ValueError on a mismatch.
+        """
+        num_tokens, num_kv_heads, head_dim = len(x), self._stack.num_kv_heads, self._stack.head_dim
+        fits = (
+            x.is_contiguous()
+            and x.dtype == self._stack.dtype == cos.dtype == sin.dtype
+            and cos.shape == sin.shape == (num_tokens, 1, head_dim)
+            and cos.is_contiguous()
+            and sin.is_contiguous()
+            and slots.shape == (num_tokens,)
+            and plan.num_tokens == num_tokens
+            and len(caches) == self._stack.num_layers
+            and all(cache.shape[2:] == (2 * num_kv_heads, head_dim) and cache.dtype == x.dtype for cache in caches)
+        )
+        if not fits:
+            raise ValueError(f"decoder_layers: x {tuple(x.shape)} {x.dtype} does not fit the tables, slots or caches")
+        self._stack.run(x, caches, cos, sin, slots, plan)

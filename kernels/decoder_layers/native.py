@@ -1,0 +1,121 @@
+"""The weights and a step's tensors as native.h wants them."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kernels.native import address, kind, library, num_threads
+from kernels.paged_attention.plan import NO_WINDOW, AttentionPlan
+
+if TYPE_CHECKING:
+    from kernels.decoder_layers import LayerWeights, Projection
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (("packed", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("attention_norm", "q_norm", "k_norm", "mlp_norm")),
+        *((name, _Matrix) for name in ("qkv", "o", "gate_up", "down")),
+        ("cache", ctypes.c_void_p),
+        ("window", ctypes.c_int64),
+    )
+
+
+class _Shape(ctypes.Structure):
+    """`DecoderShape`."""
+
+    _fields_ = (
+        ("num_layers", ctypes.c_int64),
+        ("hidden_size", ctypes.c_int64),
+        ("intermediate_size", ctypes.c_int64),
+        ("num_heads", ctypes.c_int64),
+        ("num_kv_heads", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+        ("block_size", ctypes.c_int64),
+        ("eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("num_tokens", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("x", "cos", "sin", "slots")),
+        ("num_seqs", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("starts", "context_lens", "block_ids")),
+        ("blocks_per_seq", ctypes.c_int64),
+    )
+
+
+class Stack:
+    def __init__(
+        self, layers: "Sequence[LayerWeights]", *, num_heads: int, num_kv_heads: int, head_dim: int, eps: float
+    ) -> None:
+        # Whose memory the structs below point into.
+        self._weights = layers
+        self.dtype: torch.dtype = layers[0].qkv.weight.dtype
+        self.num_layers, self.num_kv_heads, self.head_dim = len(layers), num_kv_heads, head_dim
+        self._layers = (_Layer * len(layers))(*map(_layer, layers))
+        self._shape = _Shape(
+            num_layers=len(layers),
+            hidden_size=layers[0].qkv.weight.in_size,
+            intermediate_size=layers[0].down.weight.in_size,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            eps=eps,
+            scale=head_dim**-0.5,
+        )
+
+    def run(
+        self, x: Tensor, caches: Sequence[Tensor], cos: Tensor, sin: Tensor, slots: Tensor, plan: AttentionPlan
+    ) -> None:
+        native = library()
+        assert native is not None
+        for layer, cache in zip(self._layers, caches, strict=True):
+            layer.cache = address(cache)
+        self._shape.block_size = caches[0].shape[1]
+        tables = plan.tables
+        step = _Step(
+            num_tokens=len(x),
+            x=address(x),
+            cos=address(cos),
+            sin=address(sin),
+            slots=address(slots),
+            num_seqs=len(tables.context_lens),
+            starts=address(tables.starts),
+            context_lens=address(tables.context_lens),
+            block_ids=address(tables.block_ids),
+            blocks_per_seq=tables.block_ids.shape[1],
+        )
+        native.run_layers(
+            kind(x.dtype),
+            ctypes.addressof(self._shape),
+            ctypes.addressof(self._layers),
+            ctypes.addressof(step),
+            num_threads(),
+        )
+
+
+def _layer(weights: "LayerWeights") -> _Layer:
+    return _Layer(
+        attention_norm=address(weights.attention_norm),
+        q_norm=address(weights.q_norm),
+        k_norm=address(weights.k_norm),
+        mlp_norm=address(weights.mlp_norm),
+        qkv=_matrix(weights.qkv),
+        o=_matrix(weights.o),
+        gate_up=_matrix(weights.gate_up),
+        down=_matrix(weights.down),
+        window=NO_WINDOW if weights.window is None else weights.window,
+    )
+
+
+def _matrix(projection: "Projection") -> _Matrix:
+    return _Matrix(address(projection.weight.tensor), address(projection.bias))
