@@ -11,6 +11,8 @@ _EXTRA_TIME = 0.7
 _MAX_GROWTH, _MAX_SHRINKAGE = 1.5, 0.5
 _MEASURED_EVERY = 16
 _NUM_MEASURED = 3
+_MAX_DEBT_S = 1.0
+"""A pause of the machine itself should not be made up for without end."""
 
 
 def share_prefill(pending: list[Sequence], budget: int) -> list[Chunk]:
@@ -34,7 +36,9 @@ def share_prefill(pending: list[Sequence], budget: int) -> list[Chunk]:
 
 class PrefillPace:
     """How many prompt tokens a step may compute beside decodes, so that those who wait for their next token wait at
-    most about twice as long as without: a mixed step aims at 1.7 times a step of as many decodes alone.
+    most about twice as long as without: a mixed step aims at 1.7 times a step of as many decodes alone. Where a single
+    block takes longer, far into a long prompt, what it took too much is made up for by steps without any: so it holds
+    on average.
 
     After each mixed step the number follows what it took: it shrinks at most by half, grows at most by half of itself,
     and is never less than a block. What decodes alone take is known from steps that had only these, by their number in
@@ -46,12 +50,14 @@ class PrefillPace:
         self._alone_s: dict[int, deque[float]] = {}
         self._num_decodes = 0
         self._num_mixed = 0
+        self._debt_s = 0.0
 
     @property
     def max_tokens(self) -> int:
         """0 asks for a step of decodes alone."""
         is_known = self._num_decodes.bit_length() in self._alone_s
-        return int(self._max_tokens) if is_known and self._num_mixed < _MEASURED_EVERY else 0
+        is_due = is_known and self._num_mixed < _MEASURED_EVERY and self._debt_s <= 0
+        return int(self._max_tokens) if is_due else 0
 
     def record(self, *, num_decodes: int, num_prefill: int, duration_s: float) -> None:
         """A step of that many decodes and prompt tokens was computed."""
@@ -62,10 +68,14 @@ class PrefillPace:
         if not num_prefill:
             self._num_mixed = 0
             self._alone_s.setdefault(size, deque(maxlen=_NUM_MEASURED)).append(duration_s)
+            self._debt_s -= min(self._debt_s, _EXTRA_TIME * duration_s)
         elif size in self._alone_s:
             self._num_mixed += 1
             alone_s = median(self._alone_s[size])
-            self._follow(num_prefill, duration_s - alone_s, _EXTRA_TIME * alone_s)
+            extra_s, wanted_s = duration_s - alone_s, _EXTRA_TIME * alone_s
+            self._follow(num_prefill, extra_s, wanted_s)
+            if self._max_tokens <= _MIN_TOKENS:
+                self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)
 
     def _follow(self, num_prefill: int, extra_s: float, wanted_s: float) -> None:
         fitting = num_prefill * wanted_s / max(extra_s, wanted_s / 10)
