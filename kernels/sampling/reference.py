@@ -33,6 +33,8 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
     is_cut = (top_k > 0) | (top_p < 1) | (min_p > 0)
     if not is_cut.any():
         return _draw(probs, uniform)
+    if is_cut.all():
+        return _draw_cut(probs, top_k, top_p, min_p, uniform)
     drawn = torch.empty(len(probs), dtype=torch.int64)
     whole, cut = (~is_cut).nonzero()[:, 0], is_cut.nonzero()[:, 0]
     drawn[whole] = _draw(probs[whole], uniform[whole])
