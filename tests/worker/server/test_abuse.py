@@ -1,15 +1,25 @@
 """Many long requests that are given up cost nothing more."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import aiohttp
+import pytest
 
-from tests.worker.server.running import RunningWorker
+from tests.tiny import make_tiny_checkpoint
+from tests.worker.server.running import RunningWorker, running_worker
 
-NUM_REQUESTS = 100
+NUM_REQUESTS = 200
 DEADLINE_S = 20
 """Generous for a machine that is busy otherwise; computing what was given up would take minutes."""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[RunningWorker]:
+    checkpoint = make_tiny_checkpoint(tmp_path / "tiny", max_model_len=16_384)
+    with running_worker(checkpoint, kv_blocks=2048) as running:
+        yield running
 
 
 async def test_after_many_abandoned_requests_a_normal_one_is_answered_soon(worker: RunningWorker) -> None:
@@ -19,7 +29,7 @@ async def test_after_many_abandoned_requests_a_normal_one_is_answered_soon(worke
 
         async def ask(i: int) -> None:
             # Every prompt is another one, so that none is in the cache; the text ones are tokenised in a thread.
-            prompt: object = [3 + i] * 8000 if i % 2 else f"{i} fox" * 2500
+            prompt: object = [3 + i] * 10_000 if i % 2 else f"{i} fox" * 3000
             body = {"model": "tiny", "prompt": prompt, "max_tokens": 100, "stream": i % 4 < 2}
             async with session.post(url, json=body) as reply:
                 await reply.read()
