@@ -2,8 +2,8 @@
 
     python -m benchmarks.long_prompt [--model tiny] [--tokens 131000] [--streams 8]
 
-Starts a worker of random weights. So many clients ask all the time, for 128 tokens each. The promise is: their p99
-time per output token is, while the long prompt is computed, at most twice that before.
+Starts a worker of random weights. So many clients ask all the time, for 128 tokens each. The promise is: the p99 of
+their time per output token is, while the long prompt is computed, at most twice that before.
 """
 
 import argparse
