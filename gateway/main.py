@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -60,8 +60,15 @@ async def serve(
             async with asyncio.TaskGroup() as group:
                 loops = [group.create_task(loop) for loop in running.loops()]
                 await server.serve(sockets=[listener])
-                for loop in loops:
-                    loop.cancel()
+                await end_tasks(loops)
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 0.5) -> None:
+    """Cancel until all have ended: a library's call may take a cancellation for a failure of its own and swallow it."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=patience_s)
 
 
 def bind(settings: GatewaySettings) -> socket.socket:

@@ -1,5 +1,6 @@
 """The process: what stops its start is one line and code 2; SIGTERM ends it with 0."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.main import end_tasks
 from tests.gateway.serving import ADMIN_KEY, copy_database
 from tests.gateway.valkey import ValkeyProcess, free_port
 
@@ -101,3 +103,23 @@ def answers(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    num_swallowed = 0
+
+    async def stubborn() -> None:
+        nonlocal num_swallowed
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if num_swallowed == 2:
+                    raise
+                num_swallowed += 1
+
+    tasks = [asyncio.create_task(stubborn()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await end_tasks(tasks, patience_s=0.01)
+    assert all(task.cancelled() for task in tasks)
+    assert num_swallowed == 2
