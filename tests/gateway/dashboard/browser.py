@@ -58,7 +58,7 @@ class Tab:
     async def type(self, text: str) -> None:
         """Into what has the focus. A field with `autofocus` gets it after the page's load event, at the first frame."""
         async with asyncio.timeout(DEADLINE_S):
-            while await self.evaluate("document.activeElement === document.body"):
+            while await self.evaluate("document.activeElement === document.body"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await self.call("Input.insertText", text=text)
 
