@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.native.build import BuildError, build
 
-__all__ = ["address", "is_native", "kind", "library", "num_threads"]
+__all__ = ["address", "is_native", "kind", "library", "num_threads", "set_num_threads"]
 
 log = logging.getLogger("tiergate.kernels")
 
@@ -29,6 +29,8 @@ _SIGNATURES = {
     "silu_mul": "ippiii",
     "run_layers": "ipppi",
 }
+_num_threads: int | None = None
+"""None until it is set: as many as torch may use."""
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
@@ -64,6 +66,16 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def set_num_threads(count: int, dtype: torch.dtype) -> None:
+    """How many threads operations on that dtype share.
+
+    Where the library runs, torch keeps to one: what is left to it are small operations, and between them OpenMP's idle
+    threads would spin on the cores that the library's own need.
+    """
+    global _num_threads
+    _num_threads = count
+    torch.set_num_threads(1 if dtype in _DTYPES and library() is not None else count)
+
+
 def num_threads() -> int:
-    """As many as torch may use; the library's threads are its own."""
-    return torch.get_num_threads()
+    return _num_threads or torch.get_num_threads()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.native import library
+from kernels.native import library, set_num_threads
 from kernels.native.build import BuildError, build
 from kernels.rms_norm import native as rms_norm_native
 from kernels.rms_norm import reference as rms_norm_reference
@@ -56,13 +56,12 @@ def test_silu_mul_is_that_of_torch(dtype: torch.dtype, size: int) -> None:
 def test_threads_change_no_bit() -> None:
     gate_up = torch.randn(300, 256)
     alone = silu_mul_native.silu_mul(gate_up)
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
+    set_num_threads(4, torch.float32)
     try:
         for _ in range(200):
             assert torch.equal(silu_mul_native.silu_mul(gate_up), alone)
     finally:
-        torch.set_num_threads(before)
+        set_num_threads(1, torch.float32)
 
 
 def test_a_build_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

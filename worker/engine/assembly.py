@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.native import set_num_threads
 from worker.engine.blocks import BlockPool, blocks_needed
 from worker.engine.runner import Runner, block_bytes
 from worker.engine.sampler import Sampler
@@ -38,11 +39,9 @@ def assemble(settings: EngineSettings) -> EngineParts:
     """Raises CheckpointError or AdapterError, one line each."""
     folder = settings.model_path
     config = read_config(folder)
-    if settings.num_threads is not None:
-        torch.set_num_threads(settings.num_threads)
-    elif _num_weights(config) < _MIN_THREADED_WEIGHTS:
-        torch.set_num_threads(1)
     dtype = target_dtype(settings.dtype, config, folder)
+    is_small = _num_weights(config) < _MIN_THREADED_WEIGHTS
+    set_num_threads(settings.num_threads or (1 if is_small else torch.get_num_threads()), dtype)
     model = load_llama(folder, config, dtype)
     lora = LoraStore(config, dtype)
     for name, path in settings.adapters.items():
