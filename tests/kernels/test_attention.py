@@ -1,13 +1,14 @@
 """Paged attention against the textbook formula in fp64, over scattered blocks full of others' NaN-free leftovers."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.paged_attention import paged_attention, plan_attention
+from kernels.paged_attention import paged_attention, plan_attention, reference
 
 BLOCK, NUM_BLOCKS = 16, 64
 
@@ -36,16 +37,26 @@ def make_batch(lens: list[tuple[int, int]], *, heads: int, kv_heads: int, head_d
     return Batch(wide[:, :heads], cache, [n for n, _ in lens], [c for _, c in lens], tables)
 
 
-def run(batch: Batch, scale: float, window: int | None = None) -> Tensor:
-    plan = plan_attention(
-        batch.query_lens,
-        batch.context_lens,
-        batch.tables,
-        block_size=BLOCK,
-        dtype=batch.cache.dtype,
-        window=window,
-    )
-    return paged_attention(batch.q, batch.cache, plan, scale=scale)
+Run = Callable[..., Tensor]
+
+
+@pytest.fixture(params=[paged_attention, reference.paged_attention], ids=["chosen", "torch"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """By the path that this machine chooses, and by torch's, which others have."""
+
+    def attend(batch: Batch, scale: float, window: int | None = None) -> Tensor:
+        plan = plan_attention(
+            batch.query_lens,
+            batch.context_lens,
+            batch.tables,
+            block_size=BLOCK,
+            dtype=batch.cache.dtype,
+            window=window,
+        )
+        out: Tensor = request.param(batch.q, batch.cache, plan, scale=scale)
+        return out
+
+    return attend
 
 
 def textbook(batch: Batch, scale: float, window: int | None = None) -> Tensor:
@@ -79,7 +90,9 @@ MIXES = {
 
 @pytest.mark.parametrize("lens", MIXES.values(), ids=MIXES.keys())
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 16), (8, 2, 32), (3, 1, 40)])
-def test_attention_equals_the_textbook(lens: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int) -> None:
+def test_attention_equals_the_textbook(
+    run: Run, lens: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int
+) -> None:
     batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=torch.float32)
     scale = 1 / math.sqrt(head_dim)
     torch.testing.assert_close(run(batch, scale), textbook(batch, scale).float(), atol=1e-5, rtol=1e-5)
@@ -87,13 +100,13 @@ def test_attention_equals_the_textbook(lens: list[tuple[int, int]], heads: int, 
 
 @pytest.mark.parametrize("window", [1, 16, 33, 90, 1000])
 @pytest.mark.parametrize("lens", MIXES.values(), ids=MIXES.keys())
-def test_a_window_ends_what_is_looked_back_on(lens: list[tuple[int, int]], window: int) -> None:
+def test_a_window_ends_what_is_looked_back_on(run: Run, lens: list[tuple[int, int]], window: int) -> None:
     batch = make_batch(lens, heads=8, kv_heads=2, head_dim=32, dtype=torch.float32)
     got, expected = run(batch, 0.2, window), textbook(batch, 0.2, window)
     torch.testing.assert_close(got, expected.float(), atol=1e-5, rtol=1e-5)
 
 
-def test_blocks_before_the_window_are_not_read() -> None:
+def test_blocks_before_the_window_are_not_read(run: Run) -> None:
     batch = make_batch([(1, 200), (20, 150)], heads=4, kv_heads=2, head_dim=16, dtype=torch.float32)
     before = run(batch, 0.2, window=32)
     # New tokens of the second see positions 130 - 31 = 99 and later, which block 6 begins with at 96.
@@ -103,13 +116,13 @@ def test_blocks_before_the_window_are_not_read() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_types_stay_within_their_rounding(dtype: torch.dtype) -> None:
+def test_half_types_stay_within_their_rounding(run: Run, dtype: torch.dtype) -> None:
     batch = make_batch(MIXES["everything"], heads=8, kv_heads=2, head_dim=32, dtype=dtype)
     error = (run(batch, 0.2).double() - textbook(batch, 0.2)).abs().max()
     assert error <= 2 * torch.finfo(dtype).eps * batch.cache.abs().max().double()
 
 
-def test_a_decode_has_the_same_bits_among_any_neighbours() -> None:
+def test_a_decode_has_the_same_bits_among_any_neighbours(run: Run) -> None:
     lens = MIXES["decodes of all lengths"]
     batch = make_batch(lens, heads=8, kv_heads=2, head_dim=32, dtype=torch.float32)
     together = run(batch, 0.2)
@@ -120,7 +133,9 @@ def test_a_decode_has_the_same_bits_among_any_neighbours() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("length", [50, 66, 77, 97, 131])
-def test_a_prompts_rows_have_the_same_bits_whole_in_chunks_and_one_by_one(dtype: torch.dtype, length: int) -> None:
+def test_a_prompts_rows_have_the_same_bits_whole_in_chunks_and_one_by_one(
+    run: Run, dtype: torch.dtype, length: int
+) -> None:
     batch = make_batch([(length, length)], heads=8, kv_heads=4, head_dim=32, dtype=dtype)
     whole = run(batch, 0.2)
     for start, end in ((0, 16), (16, length), (48, length), (length - 3, length), (length - 1, length)):
