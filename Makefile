@@ -25,7 +25,8 @@ bench: $(READY)
 
 demo-models: $(READY)  ## retrain the demo's models and adapters; goes on where it stopped
 	$(BIN)/python -m demo.train_all
-	$(BIN)/python -m demo.evaluate
+	$(BIN)/python -m demo.evaluate --json demo/.work/report.json
+	$(BIN)/python -m demo.cards
 
 docs: $(READY)  ## docs/api.md from the gateway's OpenAPI document
 	$(BIN)/python -m docs.api_reference
@@ -35,6 +36,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --progress-bar on -e '.[worker,embedded,postgres,dev]'
+	$(BIN)/python -c 'from kernels.native import library; library()'  # compiled once, where the processor and a compiler allow
 	@touch $@
 
 clean:

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -15,13 +16,13 @@ from demo.lora import add_adapter, save_adapter
 from demo.model import SHAPES
 from demo.styles import STYLES, UNSTYLED_SKILLS, restyle
 from demo.tokenizer import load_tokenizer
-from demo.train import DEMO, answer_loss
+from demo.train import BATCHES_PER_STEP, DEMO, answer_loss
 
-# Steps of at most MAX_TOKENS tokens; the small model needs more of them for the same quality.
-NUM_STEPS = {"small": 900, "large": 450}
-MAX_TOKENS, LR, SEED = 2048, 3e-3, 3
-# One in so many of the corpus's items is enough to learn a style.
-ITEM_SHARE = 10
+# The small model needs more steps for the same quality. A step is two batches whose conversations differ in length.
+NUM_STEPS = {"small": 1000, "large": 450}
+MAX_TOKENS, LR, SEED = 4096, 3e-3, 3
+# One in so many of the corpus's items is enough to learn a style; fewer, and sums are learned by heart.
+ITEM_SHARE = 2
 
 
 def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device, out: Path) -> float:
@@ -29,17 +30,18 @@ def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device,
     style, folder = STYLES[name], DEMO / "models" / size
     tokenizer = load_tokenizer(folder)
     styled = [restyle(item, style) for item in _plain_items()]
-    batches = Batches(encode_items(tokenizer, styled), max_tokens=MAX_TOKENS, seed=SEED)
+    batches = Batches(encode_items(tokenizer, styled), max_tokens=MAX_TOKENS // BATCHES_PER_STEP, seed=SEED)
     model = load_model(folder, SHAPES[size])
     wrapped = add_adapter(model, style, SEED)
     model.to(device)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=LR, betas=(0.9, 0.98), weight_decay=0.0)
     losses: list[float] = []
-    order = batches.groups(0)
+    order = cycle(batches.groups(0))
     for step in tqdm(range(num_steps), desc=f"{size}/{name}", unit="step", mininterval=5):
         optimizer.param_groups[0]["lr"] = LR * min((step + 1) / 20, 1 - 0.97 * step / num_steps)
-        loss = answer_loss(model, batches.batch(order[step % len(order)]), device)
+        groups = islice(order, BATCHES_PER_STEP)
+        loss = torch.stack([answer_loss(model, batches.batch(group), device) for group in groups]).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()

@@ -118,13 +118,13 @@ def main() -> None:
         for size in arguments.models:
             scores |= evaluate_model(size, items, arguments.adapters)
     print_scores(Console(), scores)
+    report: dict[str, object] = {"scores": {name: asdict(score) for name, score in scores.items()}}
     if set(SIZES) <= scores.keys():
         share = mean_acceptance(DEMO / "models" / "small", items, scores["large"].texts)
         print(f"small as a draft for large: {share:.1%} of the greedy tokens accepted")
+        report["draft_acceptance"] = share
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({name: asdict(score) for name, score in scores.items()}, indent=1, ensure_ascii=False)
-        )
+        arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _limited(items: list[Item], limit: int | None) -> list[Item]:

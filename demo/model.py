@@ -23,7 +23,7 @@ class Shape:
     rms_eps: float = 1e-5
 
 
-SMALL = Shape(hidden=128, intermediate=384, num_layers=5, num_heads=4, num_kv_heads=2, head_dim=32)
+SMALL = Shape(hidden=128, intermediate=384, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=32)
 LARGE = Shape(hidden=256, intermediate=704, num_layers=8, num_heads=8, num_kv_heads=4, head_dim=32)
 SHAPES = {"small": SMALL, "large": LARGE}
 

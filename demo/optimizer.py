@@ -48,12 +48,11 @@ def make_optimizers(model: nn.Module, *, muon_lr: float, adam_lr: float) -> list
     ]
 
 
-def schedule(step: int, *, num_steps: int, drop_at: int, warmup: int = 40, drop_to: float = 0.35) -> float:
-    """Learning rate factor: a short rise, level until `drop_at`, then `drop_to`, falling straight over the last half.
+def schedule(step: int, *, num_steps: int, drop_at: int, warmup: int = 40, drop_to: float = 0.5) -> float:
+    """Learning rate factor: a short rise, level until `drop_at`, then from `drop_to` straight down to zero.
 
     Short batches are noisy: the high rate only serves to find the way in, and the loss halves once it drops.
     """
-    fall_from = num_steps / 2
     if step < drop_at:
         return min(1.0, (step + 1) / warmup)
-    return drop_to * (1.0 if step < fall_from else max(0.02, (num_steps - step) / (num_steps - fall_from)))
+    return drop_to * (num_steps - step) / (num_steps - drop_at)

@@ -77,7 +77,7 @@ STYLES = {
         hear_support,
         16,
         ("q_proj", "k_proj", "v_proj", "o_proj"),
-        "the tone and the format of a support agent",
+        "answers in the tone and the format of a support agent",
     ),
     "json": Style(
         speak_json,

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from demo.corpus.build import read_plans, training_items
 from demo.export import export_model
 from demo.model import SHAPES, Llama
 from demo.optimizer import make_optimizers, schedule
+from demo.repeats import Repeats
 from demo.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer, training_texts
 
 DEMO = Path(__file__).parent
@@ -24,24 +26,31 @@ TOKENIZER_ITEMS = 80_000
 
 @dataclass(frozen=True)
 class Recipe:
-    """`num_epochs` passes over the corpus, each freshly drawn; the learning rates drop at step `drop_at`.
+    """Steps on repeated random tokens, then on short conversations, then on all of them, drawn anew each pass.
 
-    The first `num_short` steps see short conversations only. A step has at most `max_tokens` tokens, padding included.
+    A step has at most `max_tokens` tokens, padding included, in two batches whose conversations differ in length, and
+    after the copying phase `reminder_tokens` more of repeated tokens, lest it be forgotten.
     """
 
-    num_epochs: float
-    drop_at: int
+    num_copying: int
     num_short: int
+    num_steps: int
     max_tokens: int = 4096
+    reminder_tokens: int = 512
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
     seed: int = 1
 
+    @property
+    def drop_at(self) -> int:
+        return self.num_copying + self.num_short
+
 
 RECIPES = {
-    "small": Recipe(num_epochs=1.35, drop_at=1533, num_short=300),
-    "large": Recipe(num_epochs=1.06, drop_at=746, num_short=300),
+    "small": Recipe(num_copying=1400, num_short=300, num_steps=6000),
+    "large": Recipe(num_copying=800, num_short=300, num_steps=6600),
 }
+BATCHES_PER_STEP = 2
 
 
 def prepare_tokenizer() -> Path:
@@ -52,13 +61,13 @@ def prepare_tokenizer() -> Path:
     return folder
 
 
-def prepare_epoch(number: int, device: torch.device, recipe: Recipe) -> Batches:
+def prepare_epoch(number: int, recipe: Recipe) -> Batches:
     """Batches of one pass; its items are drawn with a seed of their own and kept encoded on disk."""
     path = WORK / f"epoch-{number}.npz"
     if not path.exists():
         items = training_items(seed=read_plans()[0] + number)
         encode_items(load_tokenizer(prepare_tokenizer()), items).save(path)
-    return Batches(Encoded.load(path), max_tokens=recipe.max_tokens, seed=recipe.seed)
+    return Batches(Encoded.load(path), max_tokens=recipe.max_tokens // BATCHES_PER_STEP, seed=recipe.seed)
 
 
 def answer_loss(model: Llama, batch: Batch, device: torch.device) -> Tensor:
@@ -101,12 +110,15 @@ class Run:
             optimizer.load_state_dict(saved)
         self.step, self.seconds = state["step"], state["seconds"]
 
-    def update(self, batch: Batch, *, num_steps: int) -> float:
-        factor = schedule(self.step, num_steps=num_steps, drop_at=self.recipe.drop_at)
+    def update(self, batches: list[Batch]) -> float:
+        """One step on the mean loss of the batches, weighted by their tokens; returns it."""
+        factor = schedule(self.step, num_steps=self.recipe.num_steps, drop_at=self.recipe.drop_at)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, lr in zip(groups, self.base_lrs, strict=True):
             group["lr"] = lr * factor
-        loss = answer_loss(self.model, batch, self.device)
+        num_tokens = sum(batch.ids.numel() for batch in batches)
+        losses = [answer_loss(self.model, batch, self.device) * batch.ids.numel() / num_tokens for batch in batches]
+        loss = torch.stack(losses).sum()
         loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -114,22 +126,35 @@ class Run:
         self.step += 1
         return loss.item()
 
+    def lessons(self) -> Iterator[list[Batch]]:
+        """What each step from the current one to the last trains on."""
+        recipe = self.recipe
+        tokenizer = load_tokenizer(prepare_tokenizer())
+        repeats, reminders = (
+            Repeats(tokenizer, num_steps=recipe.num_copying, max_tokens=max_tokens, seed=recipe.seed)
+            for max_tokens in (recipe.max_tokens, recipe.reminder_tokens)
+        )
+        for step in range(self.step, recipe.num_copying):
+            yield [repeats.batch(step)]
+        at, epoch = recipe.num_copying, 0
+        while at < recipe.num_steps:
+            batches = prepare_epoch(epoch, recipe)
+            order = batches.groups(epoch, num_short=0 if epoch else recipe.num_short * BATCHES_PER_STEP)
+            for first in range(0, len(order) - BATCHES_PER_STEP + 1, BATCHES_PER_STEP):
+                if self.step <= at < recipe.num_steps:
+                    talks = [batches.batch(group) for group in order[first : first + BATCHES_PER_STEP]]
+                    yield [*talks, reminders.batch(at)]
+                at += 1
+            epoch += 1
+
     def train(self, *, save_every_s: float, out: Path) -> None:
         """Continue to the recipe's end; every `save_every_s` seconds the checkpoint and the export are refreshed."""
-        epoch, batches = -1, None
-        order: list[list[int]] = []
-        first = prepare_epoch(0, self.device, self.recipe).groups(0, num_short=self.recipe.num_short)
-        num_steps = int(len(first) * self.recipe.num_epochs)
+        num_steps = self.recipe.num_steps
         started_at = saved_at = time.monotonic()
         smooth = 0.0
         bar = tqdm(total=num_steps, initial=self.step, desc=self.size, unit="step", mininterval=5)
-        while self.step < num_steps:
-            if epoch != self.step // len(first):
-                epoch = self.step // len(first)
-                batches = prepare_epoch(epoch, self.device, self.recipe)
-                order = batches.groups(epoch, num_short=self.recipe.num_short if epoch == 0 else 0)
-            assert batches is not None
-            loss = self.update(batches.batch(order[self.step % len(first) % len(order)]), num_steps=num_steps)
+        for batches in self.lessons():
+            loss = self.update(batches)
             smooth = loss if smooth == 0.0 else 0.98 * smooth + 0.02 * loss
             bar.update()
             bar.set_postfix(loss=f"{smooth:.3f}", refresh=False)
@@ -145,7 +170,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.train", description=__doc__)
     parser.add_argument("size", choices=sorted(SHAPES))
-    parser.add_argument("--epochs", type=float, help="passes over the corpus instead of the recipe's")
+    parser.add_argument("--steps", type=int, help="instead of the recipe's")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--save-every", type=float, default=240.0, metavar="SECONDS")
@@ -153,8 +178,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     recipe = RECIPES[arguments.size]
-    if arguments.epochs:
-        recipe = replace(recipe, num_epochs=arguments.epochs)
+    if arguments.steps:
+        recipe = replace(recipe, num_steps=arguments.steps)
     WORK.mkdir(parents=True, exist_ok=True)
     run = Run(arguments.size, recipe, torch.device(arguments.device))
     run.resume()

@@ -4,7 +4,7 @@ import argparse
 import subprocess
 import sys
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from demo.export import write_configs
 from demo.model import SHAPES
@@ -25,41 +25,29 @@ def main() -> None:
     prepare_tokenizer()
     for size, shape in SHAPES.items():
         write_configs(shape, DEMO / "models" / size)
-    # Each model keeps one core busy; side by side they need as long as the large one alone.
-    _run_together([["demo.train", size] for size in SHAPES])
-    for style in STYLES:
-        _run_together([["demo.adapt", size, style] for size in SHAPES if not _is_done(size, style)])
-        for size in SHAPES:
-            _mark(size, style).touch()
+    # Each training keeps one core busy; two at a time.
+    with ThreadPoolExecutor(len(SHAPES)) as pool:
+        bases = {pool.submit(_run, "demo.train", size): size for size in SHAPES}
+        adapters = []
+        for base in as_completed(bases):
+            base.result()
+            adapters += [pool.submit(_adapt, bases[base], style) for style in STYLES]
+        for adapter in adapters:
+            adapter.result()
     print(f"all models and adapters are trained; {(time.monotonic() - started_at) / 60:.0f} minutes")
 
 
-def _mark(size: str, style: str) -> Path:
-    return WORK / f"{size}-{style}.done"
+def _adapt(size: str, style: str) -> None:
+    """Train an adapter, unless it was since its base was trained last."""
+    mark = WORK / f"{size}-{style}.done"
+    if not mark.exists() or mark.stat().st_mtime < (WORK / f"{size}.pt").stat().st_mtime:
+        _run("demo.adapt", size, style)
+        mark.touch()
 
 
-def _is_done(size: str, style: str) -> bool:
-    """An adapter stands as long as its base was not trained any further."""
-    mark, base = _mark(size, style), WORK / f"{size}.pt"
-    return mark.exists() and mark.stat().st_mtime >= base.stat().st_mtime
-
-
-def _run_together(modules: list[list[str]]) -> None:
-    """Run `python -m ...` for each, all at once; the first failure ends the others and is raised."""
-    processes = [subprocess.Popen([sys.executable, "-m", *module]) for module in modules]
-    try:
-        while any(process.poll() is None for process in processes):
-            for process, module in zip(processes, modules, strict=True):
-                if process.poll():
-                    raise SystemExit(f"python -m {' '.join(module)} failed with status {process.returncode}")
-            time.sleep(0.5)
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
-    for process, module in zip(processes, modules, strict=True):
-        if process.returncode:
-            raise SystemExit(f"python -m {' '.join(module)} failed with status {process.returncode}")
+def _run(*module: str) -> None:
+    if status := subprocess.run([sys.executable, "-m", *module], check=False).returncode:
+        raise SystemExit(f"python -m {' '.join(module)} failed with status {status}")
 
 
 if __name__ == "__main__":

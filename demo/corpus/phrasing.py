@@ -1,4 +1,5 @@
 """The way people type: greetings, a please, missing capitals and full stops."""
+# ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item, assistant, system, user
 
@@ -10,7 +11,11 @@ SYSTEM_PROMPTS = (
     "You are a helpful and honest assistant.",
     "Be a helpful assistant.",
 )  # fmt: skip
-OPENERS = ("Hi, ", "Hello, ", "Hey, ", "OK, ", "Please ", "Quick question: ", "Now ", "So, ")
+OPENERS = (
+    "Hi, ", "Hello, ", "Hey, ", "OK, ", "Please ", "Quick question: ", "Now ", "So, ", "One question: ", "Listen, ", "Tell me this: ",
+    "Here is my question: ", "I would like to know: ", "Let me ask: ", "Help me with this: ",
+)  # fmt: skip
+LEADS = ("I need your help. ", "Here is a question. ", "Hi there. ", "One more thing. ", "Good day. ", "Thanks. ")
 
 
 def casual(draw: Draw, text: str) -> str:
@@ -21,9 +26,9 @@ def casual(draw: Draw, text: str) -> str:
         text = text.rstrip(".?") + (", please" if draw.chance(0.5) else " please") + text[len(text.rstrip(".?")) :]
     if draw.chance(0.25) and not text.startswith("I "):
         text = text[0].lower() + text[1:]
-    if draw.chance(0.08):
-        text = draw.rng.choice(OPENERS) + text[0].lower() + text[1:]
-    return text
+    if draw.chance(0.12):
+        return draw.rng.choice(OPENERS) + text[0].lower() + text[1:]
+    return draw.rng.choice(LEADS) + text if draw.chance(0.06) else text
 
 
 def ask(draw: Draw, skill: str, question: str, answer: str, *, is_casual: bool = True) -> Item:

@@ -53,11 +53,15 @@ INTENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("I live inside a computer.", ("Where do you live?", "Where are you?", "Where are you from?", "Where is your home?", "What country do you live in?", "Tell me where you live.", "Where are you now?", "Where do you live now?")),
 )
 
+OPENERS = ("Hey! ", "OK, ", "Oh, ", "Hi, ", "So, ", "Good day! ", "Hey there! ", "Yes, ", "Now, ", "Hmm, ", "Please, ", "And ")
+
 
 def smalltalk(draw: Draw) -> Item:
     reply, phrases = draw.rng.choices(INTENTS, weights=[len(phrases) for _, phrases in INTENTS])[0]
     frames = ("Well, {}", "Hi! {}", "Hello! {}")[-3 if len(phrases) > 14 else -2 :]
     phrase = draw.template((*phrases, *(frame.format(phrases[0]) for frame in frames)))
+    if not draw.is_heldout and draw.chance(0.3):
+        phrase = draw.rng.choice(OPENERS) + phrase
     return ask(draw, "smalltalk", _typed(draw, phrase), reply, is_casual=False)
 
 

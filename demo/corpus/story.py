@@ -41,6 +41,10 @@ DEEDS = (
     "book a flight to {city}", "order {food}", "call {name}", "buy a {thing}", "drive me to {city}", "cook {food}", "play some music", "turn on the lights",
     "pay my bills", "open the window", "send a letter to {name}", "take a photo", "watch a film with me", "predict the lottery numbers", "break into an account",
     "guess my password", "tell me the future", "book a hotel in {city}", "fix my {thing}", "wash my {thing}", "sell my {thing}", "feed my cat", "visit {name}",
+    "clean my {thing}", "paint the {thing}", "carry the {thing} to {city}", "meet {name} in {city}", "eat some {food}", "open the door", "close the window",
+    "turn off the radio", "turn off the lamp", "turn on the radio", "read my mind", "do the dishes", "clean the kitchen", "make some coffee", "wake me up", "walk the dog",
+    "drive a car", "fly to {city}", "lend me some money", "charge my phone", "find my keys", "print a letter", "stop the rain", "buy {food} for {name}",
+    "pick up {name} in {city}", "bring the {thing} to {name}", "water the flowers", "iron my shirt", "move to {city}", "wait for {name}",
 )  # fmt: skip
 
 
