@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,8 @@ OURS = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}}"
 
 def main() -> None:
     arguments = _parse_arguments()
+    # Ends as with Ctrl-C: the servers that were started go down, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = arguments.checkpoint or make_model(arguments.model)
     measurements = asyncio.run(_measure_all(arguments, folder))
     print_table(measurements)
