@@ -11,7 +11,7 @@ def test_leaving_frees_the_blocks_and_bills_the_tokens_sent(platform: Platform) 
     headers = {"Authorization": f"Bearer {platform.enterprise_key}"}
     body = {
         "model": "large",
-        "messages": [{"role": "user", "content": "Tell me about the sea."}],
+        "messages": [{"role": "user", "content": "Tell me a story about a fox."}],
         "stream": True,
         "max_tokens": 1500,
         "ignore_eos": True,
