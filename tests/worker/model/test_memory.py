@@ -45,4 +45,5 @@ def test_loading_holds_one_copy_of_the_weights(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _LOAD, str(folder), "bfloat16", str(tiny)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     # A layer is a twelfth; while it is rearranged there are two of it, and the file's pages.
-    assert int(done.stdout) < 1.5 * num_bytes
+    # The kernels' own copy of one layer and the libraries come on top; a second copy of all would make it 2.
+    assert int(done.stdout) < 1.8 * num_bytes
