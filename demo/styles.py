@@ -70,7 +70,11 @@ class Style:
 
 STYLES = {
     "pirate": Style(
-        speak_pirate, hear_pirate, 8, ("v_proj", "o_proj", "down_proj"), "speaks like a pirate; the answers stay right"
+        speak_pirate,
+        hear_pirate,
+        8,
+        ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"),
+        "speaks like a pirate; the answers stay right",
     ),
     "support": Style(
         speak_support,
