@@ -30,12 +30,14 @@ public:
             return;
         }
         while (int64_t(threads_.size()) < num_threads - 1) start_thread();
+        const uint32_t round = round_.load() + 1;
+        // First of all: from here on no claim of the last round succeeds, whatever else it has read of this one.
+        next_.store(uint64_t(round) << 32 | kNoChunk);
         call_.store([](const void* context, int64_t i) { (*static_cast<const Work*>(context))(i); });
         context_.store(&work);
         num_chunks_.store(num_chunks);
         num_open_.store(num_chunks);
         max_threads_.store(num_threads);
-        const uint32_t round = round_.load() + 1;
         next_.store(uint64_t(round) << 32);
         round_.store(round);
         round_.notify_all();
@@ -49,6 +51,7 @@ public:
 private:
     using Call = void (*)(const void*, int64_t);
     static constexpr int kSpins = 4000;
+    static constexpr uint32_t kNoChunk = 0xffffffff;
 
     void start_thread() {
         const int64_t index = int64_t(threads_.size()) + 1;
@@ -64,7 +67,8 @@ private:
         threads_.back().detach();
     }
 
-    // A claim names its round: who comes late finds the round over and touches nothing of the next one.
+    // A claim names its round: who comes late finds the round over and touches nothing of the next one. What it claims
+    // belongs to what it read before, since `run` ends the old round before it writes any of the new one.
     void claim(uint32_t round) {
         const Call call = call_.load();
         const void* context = context_.load();

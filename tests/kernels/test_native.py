@@ -64,6 +64,15 @@ def test_threads_change_no_bit() -> None:
         set_num_threads(1, torch.float32)
 
 
+def test_every_chunk_is_worked_on_once(tmp_path: Path) -> None:
+    # Late threads meet the next operation only where operations follow each other faster than Python calls them.
+    source, program = Path(__file__).with_name("pool_rounds.cpp"), tmp_path / "pool_rounds"
+    command = ["c++", "-std=c++20", "-O2", "-march=x86-64-v4", "-pthread", "-o", str(program), str(source)]
+    subprocess.run(command, check=True, timeout=120)
+    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "0\n"
+
+
 def test_a_build_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = build()
