@@ -12,7 +12,8 @@ from msgspec import Meta
 from protocol.messages import Message, Tool
 
 PositiveInt = Annotated[int, Meta(ge=1)]
-TokenId = Annotated[int, Meta(ge=0)]
+TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""As wide as tokenizers take; whether it is in the vocabulary only the model's server knows."""
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
 MAX_N = 16

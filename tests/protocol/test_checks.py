@@ -50,6 +50,7 @@ def completion(fields: bytes) -> CompletionRequest:
         (HI + b', "frequency_penalty": -2.5', "frequency_penalty"),
         (HI + b', "min_tokens": -1', "min_tokens"),
         (HI + b', "stop_token_ids": [-1]', "stop_token_ids[0]"),
+        (HI + b', "stop_token_ids": [4294967296]', "stop_token_ids[0]"),
         (HI + b', "stop_token_ids": [' + b",".join([b"1"] * 129) + b"]", "stop_token_ids"),
     ],
 )
@@ -87,6 +88,7 @@ def test_a_body_nested_without_end_is_refused() -> None:
         (HI + b', "max_completion_tokens": 5, "min_tokens": 6', "min_tokens"),
         (HI + b', "logit_bias": {"x": 1}', "logit_bias"),
         (HI + b', "logit_bias": {"1_0": 1}', "logit_bias"),
+        (HI + b', "logit_bias": {"' + b"9" * 5000 + b'": 1}', "logit_bias"),
         (HI + b', "response_format": {"type": "json_object"}', "response_format"),
         (HI + b', "tool_choice": "required"', "tool_choice"),
         (HI + b', "stop": [' + b",".join([b'"a"'] * 17) + b"]", "stop"),
@@ -121,6 +123,8 @@ def test_a_prompt_is_text_or_token_ids_or_several_of_one_kind(prompt: bytes, pro
         (b'"prompt": "a", "logprobs": true', "logprobs"),
         (b'"prompt": "a", "top_logprobs": 2', "top_logprobs"),
         (b'"prompt": "a", "max_completion_tokens": 2', "max_completion_tokens"),
+        (b'"prompt": [1, 4294967296]', "prompt[1]"),
+        (b'"prompt": [[1], [100000000000000000000]]', "prompt[1][0]"),
     ],
 )
 def test_a_field_of_the_other_form_is_named(fields: bytes, param: str) -> None:

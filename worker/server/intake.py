@@ -114,9 +114,13 @@ def _make_prompts(replica: Replica, asked: GenerationRequest, call: Call) -> lis
                 deadline_at=call.deadline_at,
             )
             requests.append(request)
-        echo = sent if isinstance(sent, str) else replica.bundle.tokenizer.decode(prompt_ids)
-        prompts.append(Prompt(requests=requests, echo=echo if has_echo else None))
+        echo = _text_of(replica, sent) if has_echo else None
+        prompts.append(Prompt(requests=requests, echo=echo))
     return prompts
+
+
+def _text_of(replica: Replica, sent: str | list[int]) -> str:
+    return sent if isinstance(sent, str) else replica.bundle.tokenizer.decode(sent)
 
 
 def _sampling_of_choice(sampling: SamplingParams, i: int, *, has_echo: bool) -> SamplingParams:
