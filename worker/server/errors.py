@@ -68,8 +68,13 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, error: Exception) -> Response:
-    """Our own mistake; the server logs the traceback."""
-    return _json(encode_error("an internal error; it was logged", type="server_error", code="internal_error"), 500)
+    """Our own mistake; the server logs the traceback, and closes the connection.
+
+    The client must be told, or its next request there, which may be another tenant's, breaks off.
+    """
+    request.app.state.replica.metrics.count_failed("internal_error")
+    body = encode_error("an internal error; it was logged", type="server_error", code="internal_error")
+    return _json(body, 500, {"connection": "close"})
 
 
 def _json(body: bytes, status: int, headers: object = None) -> Response:

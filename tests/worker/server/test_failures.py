@@ -1,15 +1,20 @@
 """A request whose computation breaks gets an error, and the worker goes on."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import openai
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.worker.server.running import RunningWorker, running_worker
 from tests.worker.server.scripted import make_scripted_checkpoint, poison
+from worker.server.app import create_app
+from worker.server.health import Readiness
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 0}
 OTHER = {"model": "tiny", "prompt": "a b c", "max_tokens": 3}
@@ -52,9 +57,28 @@ def test_what_is_not_finite_is_counted(poisoned: RunningWorker) -> None:
         assert count_nan_rows(client) == before + 1
 
 
+async def test_a_bug_closes_the_connection_and_is_counted(poisoned: RunningWorker) -> None:
+    broken = dataclasses.replace(poisoned.replica, bundle=cast(Any, None))
+    transport = httpx.ASGITransport(create_app(broken, Readiness()), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
+        reply = await client.post("/v1/completions", json=OTHER)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert reply.headers["connection"] == "close"
+    with poisoned.client() as http:
+        assert count_failures(http, "internal_error") == 1
+
+
 def count_nan_rows(client: httpx.Client) -> float:
-    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
-    return families["tiergate_nan_rows"].samples[0].value
+    return read_metrics(client)["tiergate_nan_rows"].samples[0].value
+
+
+def count_failures(client: httpx.Client, code: str) -> float:
+    samples = read_metrics(client)["tiergate_request_failure"].samples
+    return sum(each.value for each in samples if each.name.endswith("_total") and each.labels["code"] == code)
+
+
+def read_metrics(client: httpx.Client) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
 
 
 def test_a_failure_before_the_first_token_has_a_status_of_its_own(poisoned: RunningWorker) -> None:
