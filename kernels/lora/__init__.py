@@ -16,7 +16,7 @@ def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> 
     for as many slots as the stack has. Raises ValueError on a mismatch.
     """
     num_slots, _, in_size = stack.a.shape
-    if in_size != x.shape[1] or stack.b.shape[2] != y.shape[1] or segments.gate.shape[1] != num_slots:
+    if in_size != x.shape[1] or stack.b.shape[2] != y.shape[1] or segments.others.shape[1] != num_slots:
         raise ValueError(f"add_lora: a {tuple(stack.a.shape)}, b {tuple(stack.b.shape)} do not fit {tuple(x.shape)}")
     path = reference if stack.packed is None else dense
     path.add_lora(y, x, stack, segments)

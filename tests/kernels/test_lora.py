@@ -27,11 +27,23 @@ def test_each_token_gets_its_own_delta_and_others_none(rank: int, is_packed: boo
         ]
     )
     before = y.clone()
-    segments = plan_lora(TOKEN_SLOTS, num_slots=5, dtype=torch.float32)
+    segments = plan_lora(TOKEN_SLOTS, num_slots=5)
     assert segments is not None
     add_lora(y, x, stack, segments)
     torch.testing.assert_close(y.double(), truth, atol=1e-4, rtol=1e-5)
     assert torch.equal(y[[1, 5]], before[[1, 5]])
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_an_adapter_whose_products_overflow_breaks_only_its_own_tokens(is_packed: bool) -> None:
+    a, b = make_weights(4)
+    a[2] = 3e38
+    stack = stack_adapters(a, b) if is_packed else LoraStack(a, b, None)
+    segments = plan_lora(TOKEN_SLOTS, num_slots=5)
+    assert segments is not None
+    y = torch.zeros(8, 40)
+    add_lora(y, torch.full((8, 24), 2.0), stack, segments)
+    assert y.isfinite().all(dim=1).tolist() == [slot != 2 for slot in TOKEN_SLOTS]
 
 
 def test_many_ranks_are_gathered_instead_of_packed() -> None:
@@ -40,12 +52,12 @@ def test_many_ranks_are_gathered_instead_of_packed() -> None:
 
 
 def test_a_batch_without_adapters_has_no_plan() -> None:
-    assert plan_lora([-1, -1], num_slots=5, dtype=torch.float32) is None
+    assert plan_lora([-1, -1], num_slots=5) is None
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
     a, b = make_weights(4)
-    segments = plan_lora([0], num_slots=5, dtype=torch.float32)
+    segments = plan_lora([0], num_slots=5)
     assert segments is not None
     with pytest.raises(ValueError, match="do not fit"):
         add_lora(torch.ones(1, 40), torch.ones(1, 23), stack_adapters(a, b), segments)

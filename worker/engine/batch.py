@@ -52,7 +52,7 @@ def make_inputs(
         cos=cos.index_select(0, at),
         sin=sin.index_select(0, at),
         attention=attention,
-        segments=plan_lora(adapters, num_slots=num_adapter_slots, dtype=cos.dtype),
+        segments=plan_lora(adapters, num_slots=num_adapter_slots),
         output_rows=torch.tensor(output_rows, dtype=torch.int64),
         has_pooling=has_pooling,
     )
