@@ -63,7 +63,10 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
                     f"expected {list(shape)} for this model and rank",
                 )
         b = pair["B"].float().T * scaling
-        weights[layer, projection] = (pair["A"].to(dtype), b.to(dtype).contiguous())
+        weights[layer, projection] = a, b = pair["A"].to(dtype), b.to(dtype).contiguous()
+        if not (a.isfinite().all() and b.isfinite().all()):
+            # They would spread: a batch multiplies the tokens of other adapters with these too, by zeros.
+            raise AdapterError(path, f"layer {layer} {projection}: not all weights are finite in {dtype}")
     return Adapter(rank, hashlib.sha256(content).hexdigest()[:16], weights)
 
 

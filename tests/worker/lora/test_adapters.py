@@ -1,6 +1,7 @@
 """Adapters against peft, mixed in one batch, and what is refused."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ def test_tensors_of_other_modules_are_refused(checkpoint: Path, tmp_path: Path) 
     weights["base_model.model.lm_head.lora_A.weight"] = torch.zeros(4, 64)
     save_file(weights, path / "adapter_model.safetensors")
     assert_refused(path, checkpoint, "lm_head.lora_A.weight' is not supported")
+
+
+@pytest.mark.parametrize(("side", "value"), [("A", math.nan), ("B", math.inf)])
+def test_weights_that_are_not_finite_are_refused(checkpoint: Path, tmp_path: Path, side: str, value: float) -> None:
+    path = make_tiny_adapter(tmp_path, checkpoint)
+    weights = load_file(path / "adapter_model.safetensors")
+    next(weights[key] for key in weights if f"lora_{side}" in key)[0, 0] = value
+    save_file(weights, path / "adapter_model.safetensors")
+    assert_refused(path, checkpoint, "not all weights are finite in torch.float32")
 
 
 def test_an_adapter_for_a_deeper_model_is_refused(checkpoint: Path, tmp_path: Path) -> None:
