@@ -6,7 +6,6 @@ from contextlib import aclosing
 
 from protocol.accounting import Accounting, joint_reason
 from protocol.responses import Usage, make_usage
-from worker.engine.errors import EngineError
 from worker.engine.request import TokenLogprobs, TokenOutput
 from worker.engine.stream import JointStream
 from worker.server.choice import Choice, Piece
@@ -45,9 +44,6 @@ class Answer:
                         yield [self._take(self.choices[i], output) for i, output in arrival]
                         if self.is_finished:
                             return
-        except EngineError as error:
-            self._replica.metrics.count_failed(error.code or "engine_error")
-            raise
         finally:
             self.close()
 

@@ -9,8 +9,6 @@ from starlette.types import Receive, Scope, Send
 
 from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
-from text.tokenizer import Tokenizer
-from worker.engine.errors import EngineError
 from worker.server.answer import Answer
 from worker.server.body import read_body
 from worker.server.call import Call, read_call
@@ -39,8 +37,7 @@ class CompletionsEndpoint:
             with self._replica.activity:
                 await self._serve(Request(scope, receive), receive, send)
         except ProtocolError as error:
-            if not isinstance(error, EngineError):
-                self._replica.metrics.count_failed(error.code or "invalid_request")
+            self._replica.metrics.count_failed(error.code or "invalid_request")
             await error_response(error)(scope, receive, send)
         except (ClientGone, ClientDisconnect):
             self._replica.metrics.count_failed("client_disconnected")
@@ -60,15 +57,15 @@ class CompletionsEndpoint:
             job = make_job(replica, body, call, is_chat=self._is_chat)
         answer = Answer(replica, job)
         try:
-            await (_stream if job.is_stream else _whole)(job, answer, replica.bundle.tokenizer, send)
+            await (_stream if job.is_stream else _whole)(job, answer, replica, send)
         finally:
             answer.close()
 
 
-async def _stream(job: Job, answer: Answer, tokenizer: Tokenizer, send: Send) -> None:
+async def _stream(job: Job, answer: Answer, replica: Replica, send: Send) -> None:
     """The status goes out with the first event, so that an early failure still gets a status of its own."""
     is_started = False
-    async with aclosing(write_events(job, answer, tokenizer)) as events:
+    async with aclosing(write_events(job, answer, replica)) as events:
         async for event in events:
             if not is_started:
                 is_started = True
@@ -78,13 +75,13 @@ async def _stream(job: Job, answer: Answer, tokenizer: Tokenizer, send: Send) ->
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _whole(job: Job, answer: Answer, tokenizer: Tokenizer, send: Send) -> None:
+async def _whole(job: Job, answer: Answer, replica: Replica, send: Send) -> None:
     pieces: list[Piece] = []
     async with aclosing(answer.pieces()) as arrivals:
         async for arrival in arrivals:
             if not isinstance(arrival, Waiting):
                 pieces += arrival
-    body = encode_whole(job, pieces, answer.usage, tokenizer)
+    body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]
     if job.wants_accounting:
         headers.append((ACCOUNTING_HEADER.encode(), msgspec.json.encode(answer.accounting)))

@@ -13,6 +13,7 @@ from worker.server.answer import Answer
 from worker.server.choice import Piece
 from worker.server.chunks import ChunkWriter
 from worker.server.intake import Job
+from worker.server.replica import Replica
 from worker.server.waiting import Waiting
 
 log = logging.getLogger("tiergate.server")
@@ -54,9 +55,9 @@ class EventWriter:
         return self._answer.usage if self._job.usage_in_each else None
 
 
-async def write_events(job: Job, answer: Answer, tokenizer: Tokenizer) -> AsyncGenerator[bytes]:
-    """Ends with `[DONE]`, or with an error event. Raises EngineError if that comes before anything was written."""
-    writer = EventWriter(job, answer, tokenizer)
+async def write_events(job: Job, answer: Answer, replica: Replica) -> AsyncGenerator[bytes]:
+    """Ends with `[DONE]`, or with an error event, which is counted. Raises EngineError before anything was written."""
+    writer = EventWriter(job, answer, replica.bundle.tokenizer)
     has_written = False
     try:
         async with aclosing(answer.pieces()) as arrivals:
@@ -68,9 +69,11 @@ async def write_events(job: Job, answer: Answer, tokenizer: Tokenizer) -> AsyncG
     except EngineError as error:
         if not has_written:
             raise
+        replica.metrics.count_failed(error.code or "engine_error")
         yield data_event(error.body())
     except Exception:
         log.exception("a stream broke")
+        replica.metrics.count_failed("internal_error")
         yield data_event(encode_error("an internal error; it was logged", type="server_error", code="internal_error"))
 
 

@@ -57,6 +57,18 @@ def test_what_is_not_finite_is_counted(poisoned: RunningWorker) -> None:
         assert count_nan_rows(client) == before + 1
 
 
+def test_whatever_is_refused_or_breaks_is_counted_once(poisoned: RunningWorker) -> None:
+    with poisoned.client() as client:
+        broken, refused = count_failures(client, "step_failed"), count_failures(client, "invalid_request")
+        client.post("/v1/chat/completions", json=ASK)
+        client.post("/v1/chat/completions", json=ASK | {"stream": True})
+        # The first is refused by the engine, the second before it.
+        client.post("/v1/completions", json=OTHER | {"prompt": [99_999]})
+        client.post("/v1/completions", json=OTHER | {"n": 0})
+        assert count_failures(client, "step_failed") == broken + 2
+        assert count_failures(client, "invalid_request") == refused + 2
+
+
 async def test_a_bug_closes_the_connection_and_is_counted(poisoned: RunningWorker) -> None:
     broken = dataclasses.replace(poisoned.replica, bundle=cast(Any, None))
     transport = httpx.ASGITransport(create_app(broken, Readiness()), raise_app_exceptions=False)
