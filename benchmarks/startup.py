@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.platform import Platform, running_platform
+from benchmarks.platform import Platform, end_on_sigterm, running_platform
 
 SETTLED_AFTER_S = 5.0
 
@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     runs = parser.parse_args().runs
+    end_on_sigterm()
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         for i in range(runs + 1):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.platform import running_platform
+from benchmarks.platform import end_on_sigterm, running_platform
 
 PROMPT = "Tell me a story about a ship and its captain, and spell every name in it."
 
@@ -27,6 +27,7 @@ class Stream:
 
 def main() -> None:
     arguments = _parse_arguments()
+    end_on_sigterm()
     if arguments.url:
         return asyncio.run(measure_all(arguments))
     with tempfile.TemporaryDirectory() as folder, running_platform(Path(folder) / "data") as platform:
