@@ -62,7 +62,7 @@ def read_config(folder: Path) -> ModelConfig:
         return _parse(raw, _eos_ids(folder, raw))
     except KeyError as error:
         raise CheckpointError(path, f"the field {error.args[0]!r} is missing") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(path, str(error)) from error
 
 
@@ -86,6 +86,7 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         raise ValueError("quantized checkpoints are not supported yet")
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; it must be silu")
+    vocab_size = _positive(raw, "vocab_size")
     is_qwen2 = architecture == "Qwen2ForCausalLM"
     num_heads = _positive(raw, "num_attention_heads")
     num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
@@ -98,7 +99,7 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
     has_bias = bool(raw.get("attention_bias", False))
     return ModelConfig(
         architecture=architecture,
-        vocab_size=_positive(raw, "vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=_positive(raw, "intermediate_size"),
         num_layers=_positive(raw, "num_hidden_layers"),
@@ -115,7 +116,8 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         qk_norm=architecture == "Qwen3ForCausalLM",
         windows=_windows(raw, architecture),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."),
-        eos_token_ids=eos_token_ids,
+        # Some name -1, or an id that was cut off with the vocabulary's end; neither is ever generated.
+        eos_token_ids=tuple(i for i in eos_token_ids if 0 <= i < vocab_size),
     )
 
 
@@ -167,4 +169,4 @@ def _eos_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:
         value = raw.get("eos_token_id")
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, list) else (int(value),)
+    return tuple(map(int, value)) if isinstance(value, list) else (int(value),)

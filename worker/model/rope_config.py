@@ -1,5 +1,6 @@
 """The rotary embedding's part of config.json, in the older layout and in that of transformers 5."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ class RopeConfig:
 def parse_rope(raw: dict[str, Any]) -> RopeConfig:
     """`rope_parameters` (transformers 5) holds theta and scaling; before, they stood apart. Raises ValueError."""
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise ValueError(f"the rope scaling must be an object, got {scaling!r}")
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     if kind not in KINDS:
         raise ValueError(f"rope type {kind!r} is not supported yet; supported: {', '.join(KINDS)}")
@@ -33,8 +36,8 @@ def parse_rope(raw: dict[str, Any]) -> RopeConfig:
     if kind == "default":
         return RopeConfig(theta=theta)
     factor = float(scaling["factor"])
-    if factor < 1:
-        raise ValueError(f"the rope scaling's factor must be at least 1, got {factor:g}")
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"the rope scaling's factor must be at least 1 and finite, got {factor:g}")
     if kind == "linear":
         return RopeConfig(theta=theta, kind=kind, factor=factor)
     if kind == "dynamic":

@@ -90,8 +90,8 @@ def _locate(folder: Path) -> dict[str, Path]:
     """Tensor name -> the file that holds it."""
     if (folder / _INDEX).exists():
         weight_map = read_json(folder / _INDEX).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise CheckpointError(folder / _INDEX, "no weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise CheckpointError(folder / _INDEX, "no weight_map of tensors' names to files'")
         for name in sorted(set(weight_map.values())):
             if not (folder / name).is_file():
                 raise CheckpointError(folder / name, "the file is missing, though the index names it")

@@ -1,6 +1,7 @@
 """A folder that cannot be served is refused in one line that names the file and the reason."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,13 @@ CASES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "architecture": (edit_config(architectures=["MambaForCausalLM"]), "config.json", "MambaForCausalLM"),
     "rope": (edit_config(rope_scaling={"rope_type": "yarn", "factor": 2.0}), "config.json", "'yarn'"),
     "rope factor": (edit_config(rope_scaling={"rope_type": "dynamic", "factor": 0.5}), "config.json", "at least 1"),
+    "rope not an object": (edit_config(rope_scaling="linear"), "config.json", "must be an object, got 'linear'"),
+    "rope factor infinite": (
+        edit_config(rope_scaling={"rope_type": "dynamic", "factor": math.inf}),
+        "config.json",
+        "finite, got inf",
+    ),
+    "infinite": (edit_config(num_key_value_heads=math.inf), "config.json", "cannot convert float infinity"),
     "experts": (
         edit_config(architectures=["MixtralForCausalLM"], num_local_experts=8),
         "config.json",
@@ -86,6 +94,11 @@ CASES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "index": (
         lambda f: (f / "model.safetensors.index.json").write_text("{}"),
+        "model.safetensors.index.json",
+        "no weight_map",
+    ),
+    "index of numbers": (
+        lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5, "b": "x"}}'),
         "model.safetensors.index.json",
         "no weight_map",
     ),
@@ -131,6 +144,12 @@ def test_dynamic_scaling_stretches_the_window_as_far_as_its_factor_goes(tmp_path
     assert assemble(EngineSettings(model_path=folder, max_model_len=1024)).max_model_len == 1024
     with pytest.raises(CheckpointError, match="exceeds the model's window of 1024"):
         assemble(EngineSettings(model_path=folder, max_model_len=1025))
+
+
+def test_an_end_outside_the_vocabulary_is_none(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, -1, 384]}')
+    assert assemble(EngineSettings(model_path=folder)).eos_token_ids == {2}
 
 
 def test_the_version_names_the_weights(tmp_path: Path) -> None:
