@@ -7,6 +7,7 @@ torch paths compute the same, slower.
 import ctypes
 import functools
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,8 +49,14 @@ def library() -> ctypes.CDLL | None:
         return None
     for name, signature in _SIGNATURES.items():
         function = getattr(loaded, name)
-        function.argtypes, function.restype = [_TYPES[letter] for letter in signature], None
+        function.argtypes, function.restype = [_TYPES[letter] for letter in signature], ctypes.c_int64
+        function.errcheck = _check_memory
     return loaded
+
+
+def _check_memory(has_enough: int, function: Any, arguments: tuple[Any, ...]) -> None:
+    if not has_enough:
+        raise MemoryError(f"no memory for {function.__name__}")
 
 
 def is_native(*tensors: Tensor) -> bool:

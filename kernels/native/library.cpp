@@ -1,4 +1,5 @@
-// What Python calls: one function an operation, in C's calling convention, for float32 or bfloat16.
+// What Python calls: one function an operation, in C's calling convention, for float32 or bfloat16. Each tells whether
+// it found the memory that it needs; if not, its results are undefined.
 #include "../decoder_layers/native.h"
 
 template <class Type>
@@ -12,60 +13,65 @@ static typename Type::Element* out(void* to) {
 }
 
 // Calls work with the type that the flag stands for.
-static void with_type(int64_t is_bfloat16, const auto& work) {
-    if (is_bfloat16) work.template operator()<BFloat16>();
-    else work.template operator()<Float32>();
+static int64_t with_type(int64_t is_bfloat16, const auto& work) {
+    try {
+        if (is_bfloat16) work.template operator()<BFloat16>();
+        else work.template operator()<Float32>();
+        return 1;
+    } catch (const std::exception&) {
+        return 0;
+    }
 }
 
 extern "C" {
 
-void pack_weight(int64_t is_bfloat16, const void* weight, int64_t out_size, int64_t in_size, void* packed,
-                 int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() {
+int64_t pack_weight(int64_t is_bfloat16, const void* weight, int64_t out_size, int64_t in_size, void* packed,
+                    int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
         pack_weight<T>(in<T>(weight), out_size, in_size, static_cast<uint32_t*>(packed), num_threads);
     });
 }
 
-void linear(int64_t is_bfloat16, const void* x, const void* packed, const void* bias, void* y, int64_t num_rows,
-            int64_t out_size, int64_t in_size, int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() {
+int64_t linear(int64_t is_bfloat16, const void* x, const void* packed, const void* bias, void* y, int64_t num_rows,
+               int64_t out_size, int64_t in_size, int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
         linear<T>(in<T>(x), static_cast<const uint32_t*>(packed), in<T>(bias), out<T>(y), num_rows, out_size, in_size,
                   num_threads);
     });
 }
 
-void paged_attention(int64_t is_bfloat16, const void* q, int64_t q_stride, const void* cache, void* result,
-                     const AttentionBatch* batch, const AttentionShape* shape, int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() {
+int64_t paged_attention(int64_t is_bfloat16, const void* q, int64_t q_stride, const void* cache, void* result,
+                        const AttentionBatch* batch, const AttentionShape* shape, int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
         Attention<T>(*batch, *shape, in<T>(cache), num_threads).run(in<T>(q), q_stride, out<T>(result));
     });
 }
 
-void rms_norm(int64_t is_bfloat16, const void* x, int64_t x_stride, const void* weight, void* result,
-              int64_t num_outer, int64_t num_inner, int64_t size, float eps, int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() {
+int64_t rms_norm(int64_t is_bfloat16, const void* x, int64_t x_stride, const void* weight, void* result,
+                 int64_t num_outer, int64_t num_inner, int64_t size, float eps, int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
         rms_norm<T>(in<T>(x), x_stride, in<T>(weight), out<T>(result), num_inner * size, num_outer, num_inner, size,
                     eps, num_threads);
     });
 }
 
-void rope(int64_t is_bfloat16, void* x, int64_t x_stride, const void* cos, const void* sin, int64_t num_tokens,
-          int64_t num_heads, int64_t head_dim, int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() {
+int64_t rope(int64_t is_bfloat16, void* x, int64_t x_stride, const void* cos, const void* sin, int64_t num_tokens,
+             int64_t num_heads, int64_t head_dim, int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
         rope<T>(out<T>(x), x_stride, in<T>(cos), in<T>(sin), num_tokens, num_heads, head_dim, num_threads);
     });
 }
 
-void silu_mul(int64_t is_bfloat16, const void* gate_up, void* result, int64_t num_rows, int64_t size,
-              int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() {
+int64_t silu_mul(int64_t is_bfloat16, const void* gate_up, void* result, int64_t num_rows, int64_t size,
+                 int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
         silu_mul<T>(in<T>(gate_up), out<T>(result), num_rows, size, num_threads);
     });
 }
 
-void run_layers(int64_t is_bfloat16, const DecoderShape* shape, const Layer* layers, const Step* step,
-                int64_t num_threads) {
-    with_type(is_bfloat16, [&]<class T>() { run_decoder<T>(*shape, layers, *step, num_threads); });
+int64_t run_layers(int64_t is_bfloat16, const DecoderShape* shape, const Layer* layers, const Step* step,
+                   int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() { run_decoder<T>(*shape, layers, *step, num_threads); });
 }
 
 }  // extern "C"

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -20,7 +22,8 @@ public:
         return *pool;
     }
 
-    // work(i) for i in 0 .. num_chunks - 1, by up to `num_threads` threads, the caller among them.
+    // work(i) for i in 0 .. num_chunks - 1, by up to `num_threads` threads, the caller among them. Where work throws,
+    // there was no memory: the other chunks are worked on all the same, and then std::bad_alloc is thrown.
     template <class Work>
     void run(int64_t num_threads, int64_t num_chunks, const Work& work) {
         std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
@@ -29,7 +32,7 @@ public:
             for (int64_t i = 0; i < num_chunks; ++i) work(i);
             return;
         }
-        while (int64_t(threads_.size()) < num_threads - 1) start_thread();
+        start_threads(num_threads - 1);
         const uint32_t round = round_.load() + 1;
         // First of all: from here on no claim of the last round succeeds, whatever else it has read of this one.
         next_.store(uint64_t(round) << 32 | kNoChunk);
@@ -46,12 +49,21 @@ public:
             if (spins < kSpins) _mm_pause();
             else sched_yield();
         }
+        if (has_failed_.exchange(false)) throw std::bad_alloc();
     }
 
 private:
     using Call = void (*)(const void*, int64_t);
     static constexpr int kSpins = 4000;
     static constexpr uint32_t kNoChunk = 0xffffffff;
+
+    void start_threads(int64_t count) {
+        try {
+            while (int64_t(threads_.size()) < count) start_thread();
+        } catch (const std::system_error&) {
+            // The system gives no more: those that there are do the work.
+        }
+    }
 
     void start_thread() {
         const int64_t index = int64_t(threads_.size()) + 1;
@@ -76,7 +88,11 @@ private:
         uint64_t next = next_.load();
         while (uint32_t(next >> 32) == round && int64_t(next & 0xffffffff) < num_chunks) {
             if (!next_.compare_exchange_weak(next, next + 1)) continue;
-            call(context, int64_t(next & 0xffffffff));
+            try {
+                call(context, int64_t(next & 0xffffffff));
+            } catch (...) {
+                has_failed_.store(true);
+            }
             num_open_.fetch_sub(1, std::memory_order_release);
             next = next_.load();
         }
@@ -89,6 +105,7 @@ private:
     std::atomic<int64_t> num_chunks_{0}, num_open_{0}, max_threads_{0};
     std::atomic<uint64_t> next_{0};
     std::atomic<uint32_t> round_{0};
+    std::atomic<bool> has_failed_{false};
 };
 
 inline void parallel_for(int64_t num_threads, int64_t num_chunks, const auto& work) {

@@ -1,6 +1,8 @@
 """Refusals, cancellation, and steps that break: each concerns its own request only."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,3 +236,12 @@ async def test_a_step_that_raises_fails_only_the_request_that_breaks_it(checkpoi
 async def settled(engine: Engine) -> None:
     """Wait until the engine has taken note of what was asked before: a later request's answer proves it."""
     await collect(engine, make_request([1], max_tokens=1))
+
+
+def test_a_step_without_the_memory_it_needs_fails_its_request_only(tmp_path: Path) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path, intermediate_size=20_000, num_layers=1, max_model_len=2048)
+    command = [sys.executable, "-m", "tests.worker.engine.out_of_memory", str(checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    long, short = done.stdout.splitlines()
+    assert "memory" in long and short == "3"
