@@ -100,7 +100,7 @@ def _embeddings_operation() -> Json:
         "description": "One vector of length 1 for each text, in order.",
         "content": {"application/json": {"schema": {"$ref": f"{_REF}EmbeddingsResponse"}}},
     }
-    model = "`model` is a pool or a model's id; no other model stands in for it."
+    model = "`model` is a pool, a model's id or the name of an adapter of one model; no other model stands in for it."
     return _operation("embeddings", "Embeddings", model, "EmbeddingsRequest", answer)
 
 

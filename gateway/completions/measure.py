@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.catalog import AdapterTerms, TierTerms
-from gateway.completions.asked import Asked
+from gateway.completions.asked import Accepted, Asked
 from gateway.completions.refusals import as_gateway_error
 from gateway.errors import InvalidRequest
 from gateway.upstream.bundles import BundleStore
 from protocol.checks import output_limit
+from protocol.embeddings import EmbeddingsRequest
 from protocol.messages import content_text
 from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
 from router.complexity import chat_features, score, text_features
@@ -54,8 +55,8 @@ class Measured:
 async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
     """Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
     request, tier = asked.request, asked.tier
-    adapter = _adapter(asked, fleet)
-    variants = _variants(adapter.variants, fleet) if adapter else None
+    adapter = adapter_of(asked, fleet)
+    variants = variants_in(fleet, adapter.variants) if adapter else None
     policy = tier_policy(tier)
     is_chat = isinstance(request, ChatCompletionRequest)
     complexity = _complexity(request)
@@ -118,7 +119,7 @@ def tier_policy(tier: TierTerms) -> TierPolicy:
     )
 
 
-def _adapter(asked: Asked, fleet: Fleet) -> AdapterTerms | None:
+def adapter_of(asked: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet) -> AdapterTerms | None:
     """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise."""
     model = asked.request.model
     if model == AUTO or fleet.pool_serving(model) is not None:
@@ -126,7 +127,7 @@ def _adapter(asked: Asked, fleet: Fleet) -> AdapterTerms | None:
     return asked.catalog.adapter_of(asked.principal.tenant_id, model)
 
 
-def _variants(by_model: Mapping[str, str], fleet: Fleet) -> dict[str, str]:
+def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:
     """Pool -> the adapter's name at its members."""
     return {pool.name: by_model[pool.model_id] for pool in fleet.pools.values() if pool.model_id in by_model}
 

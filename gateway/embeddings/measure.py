@@ -1,9 +1,10 @@
 """How many tokens the texts have, in the pool of the one model that they may go to."""
 
 import asyncio
+from collections.abc import Mapping
 
 from gateway.completions.asked import Accepted
-from gateway.completions.measure import LONG_CHARS, Measured, tier_policy
+from gateway.completions.measure import LONG_CHARS, Measured, adapter_of, tier_policy, variants_in
 from gateway.completions.refusals import as_gateway_error
 from gateway.errors import InvalidRequest
 from gateway.upstream.bundles import BundleStore
@@ -19,9 +20,18 @@ async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: Bun
     model, tier = asked.request.model, asked.tier
     if model == AUTO:
         raise InvalidRequest("name a model: embeddings of different models cannot be compared", param="model")
-    route, policy = _route(asked, prompt_tokens=0), tier_policy(tier)
+    adapter = adapter_of(asked, fleet)
+    if adapter is not None and len(adapter.variants) > 1:
+        raise InvalidRequest(
+            f"the adapter {model!r} has variants for {' and '.join(sorted(adapter.variants))}, whose embeddings cannot "
+            "be compared; name a model, or register the adapter for one of them",
+            param="model",
+        )
+    variants = variants_in(fleet, adapter.variants) if adapter else None
+    route, policy = _route(asked, variants, prompt_tokens=0), tier_policy(tier)
     try:
-        (pool,) = possible_pools(route, policy, fleet)
+        # Where there are several, they serve the same model.
+        pool = possible_pools(route, policy, fleet)[0]
     except RouteError as error:
         raise as_gateway_error(error, model) from None
     bundle, window = bundles.bundle_of(pool.name), pool.context_window
@@ -37,21 +47,27 @@ async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: Bun
     price = asked.catalog.prices.price_of(pool.model_id, now=asked.received_at)
     return Measured(
         # A bound must not refuse what the member's own tokenizer may take.
-        route_request=_route(asked, prompt_tokens=0 if bundle is None else max(counts)),
+        route_request=_route(asked, variants, prompt_tokens=0 if bundle is None else max(counts)),
         prompt_tokens=sum(counts),
         num_choices=0,
         policy=policy,
         pools=(pool,),
-        adapter_name=None,
-        adapter_id=None,
+        adapter_name=adapter.name if adapter else None,
+        adapter_id=str(adapter.id) if adapter else None,
         is_estimate=bundle is None,
         dearest_nanousd=price.cost_nanousd(prompt_tokens=sum(counts), cached_prompt_tokens=0, completion_tokens=0),
     )
 
 
-def _route(asked: Accepted[EmbeddingsRequest], *, prompt_tokens: int) -> RouteRequest:
+def _route(
+    asked: Accepted[EmbeddingsRequest], variants: Mapping[str, str] | None, *, prompt_tokens: int
+) -> RouteRequest:
     return RouteRequest(
-        request_id=asked.request_id, model=asked.request.model, prompt_tokens=prompt_tokens, can_move=False
+        request_id=asked.request_id,
+        model=asked.request.model,
+        variants=variants,
+        prompt_tokens=prompt_tokens,
+        can_move=False,
     )
 
 

@@ -38,16 +38,16 @@ class EmbeddingsRelay:
             weight=asked.tier.weight,
             deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
         )
-        async with services.workers.post(member, asked.path, _body(asked, member), headers) as response:
+        async with services.workers.post(member, asked.path, _body(asked, decision, member), headers) as response:
             self._exchange.extra_headers |= route_headers(self._record, decision)
             await pass_whole(response, decision, member, self._exchange, self._record, self._books)
 
 
-def _body(asked: Accepted[EmbeddingsRequest], member: Member) -> bytes:
+def _body(asked: Accepted[EmbeddingsRequest], decision: Decision, member: Member) -> bytes:
     """The client's own priority and salt are dropped."""
     request = asked.request
     fields: dict[str, Any] = {
-        "model": member.model_name,
+        "model": decision.adapter or member.model_name,
         "input": request.input,
         "encoding_format": request.encoding_format,
     }

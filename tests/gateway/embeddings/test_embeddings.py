@@ -47,7 +47,8 @@ async def test_the_official_client_gets_the_workers_vectors(
     [
         ({"model": "auto"}, 400, "model"),
         ({"model": "nobody"}, 404, "model"),
-        ({"model": "pirate"}, 404, "model"),
+        # Trained for both models.
+        ({"model": "pirate"}, 400, "model"),
         ({"input": []}, 400, "input"),
         ({"input": ["a", 1]}, 400, "input"),
         ({"input": [5] * 513}, 400, "input"),
@@ -64,6 +65,29 @@ async def test_a_bad_request_names_the_field_and_costs_nothing(
         reply = await client.post("/embeddings", json={"model": "small", "input": "Hi"} | fields)
     assert (reply.status_code, reply.json()["error"]["param"]) == (status, param), reply.text
     assert [event.cost_nanousd for event in durable_events(gateway)] in ([], [0])
+
+
+async def test_an_adapter_of_one_model_makes_that_models_embeddings(
+    gateway: Gateway, key: str, workers: list[WorkerProcess]
+) -> None:
+    await gateway.post("/adapters", {"name": "voice", "variants": {"tiny-large": "pirate"}})
+    await gateway.services.catalog.reload()
+    headers = {"Authorization": f"Bearer {WORKER_KEY}"}
+    async with (
+        httpx.AsyncClient(base_url=workers[1].url, headers=headers, timeout=30) as worker,
+        gateway.client(key) as client,
+    ):
+        direct = (await worker.post("/v1/embeddings", json={"model": "pirate", "input": TEXTS})).json()
+        base = (await worker.post("/v1/embeddings", json={"model": "tiny-large", "input": TEXTS})).json()
+        reply = await client.post("/embeddings", json={"model": "voice", "input": TEXTS})
+    assert reply.status_code == 200, reply.text
+    for ours, theirs, plain in zip(reply.json()["data"], direct["data"], base["data"], strict=True):
+        assert ours["embedding"] == pytest.approx(theirs["embedding"], abs=1e-6)
+        assert ours["embedding"] != pytest.approx(plain["embedding"], abs=1e-6)
+    assert (reply.headers["x-tiergate-adapter"], reply.headers["x-tiergate-pool"]) == ("voice", "large")
+    [billed] = durable_events(gateway)
+    assert (billed.status, billed.requested_model, billed.pool) == ("ok", "voice", "large")
+    assert billed.adapter_id is not None
 
 
 async def test_a_text_may_fill_the_window(gateway: Gateway, key: str) -> None:
