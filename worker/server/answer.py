@@ -53,6 +53,11 @@ class Answer:
         for choice in self.choices:
             self._replica.line.leave(choice.request.request_id)
 
+    def discard(self) -> None:
+        """Nothing of it was sent, nor will be."""
+        for choice in self.choices:
+            choice.discard()
+
     @property
     def is_finished(self) -> bool:
         return all(choice.finish_reason is not None for choice in self.choices)

@@ -77,10 +77,15 @@ async def _stream(job: Job, answer: Answer, replica: Replica, send: Send) -> Non
 
 async def _whole(job: Job, answer: Answer, replica: Replica, send: Send) -> None:
     pieces: list[Piece] = []
-    async with aclosing(answer.pieces()) as arrivals:
-        async for arrival in arrivals:
-            if not isinstance(arrival, Waiting):
-                pieces += arrival
+    try:
+        async with aclosing(answer.pieces()) as arrivals:
+            async for arrival in arrivals:
+                if not isinstance(arrival, Waiting):
+                    pieces += arrival
+    except BaseException:
+        # The client left, or the engine gave it up: what came until then is not sent.
+        answer.discard()
+        raise
     body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]
     if job.wants_accounting:
