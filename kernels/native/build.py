@@ -5,6 +5,7 @@ python -m kernels.native.build
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -37,7 +38,7 @@ def _compile(target: Path) -> None:
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler (looked for {', '.join(_COMPILERS)} and the variable CXX)")
-    command = [compiler, *_FLAGS, "-o", str(target), str(_KERNELS / "native" / "library.cpp")]
+    command = [*shlex.split(compiler), *_FLAGS, "-o", str(target), str(_KERNELS / "native" / "library.cpp")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired as error:
@@ -58,7 +59,11 @@ def _version() -> str:
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiergate" / "kernels"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiergate" / "kernels"
+    except RuntimeError as error:
+        # A container's user may have no name and no home.
+        raise BuildError(f"nowhere to keep it: {error} Set XDG_CACHE_HOME.") from error
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The C++ kernels against the torch paths that stand in for them, and their build."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,25 @@ def test_a_build_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert build() == path and path.stat().st_mtime_ns == made_at
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert "run_layers" in subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_compiler_may_be_named_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "env LC_ALL=C c++")
+    assert build().is_file()
+
+
+def test_a_user_without_a_home_is_told_what_to_set() -> None:
+    code = (
+        "import os; from kernels.native.build import BuildError, build\n"
+        "os.setuid(54321)\n"
+        "try: build()\n"
+        "except BuildError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
+    if "PermissionError" in done.stderr:
+        pytest.skip("only root can become a user without a home")
+    assert done.stdout.rstrip().endswith("Set XDG_CACHE_HOME."), done.stderr
 
 
 @pytest.mark.parametrize(("compiler", "reason"), [("/bin/false", "failed"), ("/no/such/compiler", "cannot run")])
