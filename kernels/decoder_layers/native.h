@@ -23,8 +23,9 @@ struct Layer {
 };
 
 struct DecoderShape {
-    int64_t num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, block_size;
-    float eps, scale;
+    int64_t num_layers, hidden_size, intermediate_size;
+    float eps;
+    AttentionShape attention;
 };
 
 struct Step {
@@ -32,9 +33,7 @@ struct Step {
     void* x;
     const void *cos, *sin;
     const int64_t* slots;
-    int64_t num_seqs;
-    const int32_t *starts, *context_lens, *block_ids;
-    int64_t blocks_per_seq;
+    AttentionBatch batch;  // whose window is the layers' own instead
 };
 
 // x += y, [count] elements.
@@ -57,20 +56,21 @@ public:
         : shape_(shape),
           step_(step),
           num_threads_(num_threads),
-          num_slices_(shape.num_heads + 2 * shape.num_kv_heads),
+          num_slices_(shape.attention.num_heads + 2 * shape.attention.num_kv_heads),
           x_(static_cast<Element*>(step.x)),
           normed_(size_t(step.num_tokens * shape.hidden_size)),
-          heads_(size_t(step.num_tokens * num_slices_ * shape.head_dim)),
-          mixed_(size_t(step.num_tokens * shape.num_heads * shape.head_dim)),
+          heads_(size_t(step.num_tokens * num_slices_ * shape.attention.head_dim)),
+          mixed_(size_t(step.num_tokens * shape.attention.num_heads * shape.attention.head_dim)),
           gate_up_(size_t(step.num_tokens * 2 * shape.intermediate_size)),
           wide_(size_t(step.num_tokens * shape.intermediate_size)) {}
 
     void run(const Layer& layer) {
         const int64_t hidden = shape_.hidden_size, wide = shape_.intermediate_size;
+        const int64_t dim = shape_.attention.head_dim;
         normalize(layer.attention_norm);
-        project(normed_.data(), layer.qkv, heads_.data(), num_slices_ * shape_.head_dim, hidden);
+        project(normed_.data(), layer.qkv, heads_.data(), num_slices_ * dim, hidden);
         attend(layer);
-        project(mixed_.data(), layer.o, normed_.data(), hidden, shape_.num_heads * shape_.head_dim);
+        project(mixed_.data(), layer.o, normed_.data(), hidden, shape_.attention.num_heads * dim);
         add<Type>(x_, normed_.data(), step_.num_tokens * hidden, num_threads_);
         normalize(layer.mlp_norm);
         project(normed_.data(), layer.gate_up, gate_up_.data(), 2 * wide, hidden);
@@ -91,25 +91,25 @@ private:
     }
 
     void attend(const Layer& layer) {
-        const int64_t dim = shape_.head_dim, stride = num_slices_ * dim;
-        Element* keys = heads_.data() + shape_.num_heads * dim;
-        normalize_heads(layer.q_norm, heads_.data(), shape_.num_heads);
-        normalize_heads(layer.k_norm, keys, shape_.num_kv_heads);
+        const AttentionShape& shape = shape_.attention;
+        const int64_t dim = shape.head_dim, stride = num_slices_ * dim;
+        Element* keys = heads_.data() + shape.num_heads * dim;
+        normalize_heads(layer.q_norm, heads_.data(), shape.num_heads);
+        normalize_heads(layer.k_norm, keys, shape.num_kv_heads);
         rope<Type>(heads_.data(), stride, static_cast<const Element*>(step_.cos),
-                   static_cast<const Element*>(step_.sin), step_.num_tokens, shape_.num_heads + shape_.num_kv_heads,
+                   static_cast<const Element*>(step_.sin), step_.num_tokens, shape.num_heads + shape.num_kv_heads,
                    dim, num_threads_);
         constexpr int64_t kBytes = sizeof(Element);
         store_kv(reinterpret_cast<const char*>(keys), stride * kBytes, static_cast<char*>(layer.cache), step_.slots,
-                 step_.num_tokens, 2 * shape_.num_kv_heads * dim * kBytes, num_threads_);
-        const AttentionBatch batch{step_.num_seqs,  step_.starts,         step_.context_lens,
-                                   step_.block_ids, step_.blocks_per_seq, layer.window};
-        const AttentionShape shape{shape_.num_heads, shape_.num_kv_heads, dim, shape_.block_size, shape_.scale};
+                 step_.num_tokens, 2 * shape.num_kv_heads * dim * kBytes, num_threads_);
+        AttentionBatch batch = step_.batch;
+        batch.window = layer.window;
         Attention<Type>(batch, shape, static_cast<const Element*>(layer.cache), num_threads_)
             .run(heads_.data(), stride, mixed_.data());
     }
 
     void normalize_heads(const void* weight, Element* heads, int64_t num_heads) {
-        const int64_t dim = shape_.head_dim, stride = num_slices_ * dim;
+        const int64_t dim = shape_.attention.head_dim, stride = num_slices_ * dim;
         if (weight)
             rms_norm<Type>(heads, stride, static_cast<const Element*>(weight), heads, stride, step_.num_tokens,
                            num_heads, dim, shape_.eps, num_threads_);

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.native import address, kind, library, num_threads
+from kernels.paged_attention import native as attention
 from kernels.paged_attention.plan import NO_WINDOW, AttentionPlan
 
 if TYPE_CHECKING:
@@ -34,12 +35,8 @@ class _Shape(ctypes.Structure):
         ("num_layers", ctypes.c_int64),
         ("hidden_size", ctypes.c_int64),
         ("intermediate_size", ctypes.c_int64),
-        ("num_heads", ctypes.c_int64),
-        ("num_kv_heads", ctypes.c_int64),
-        ("head_dim", ctypes.c_int64),
-        ("block_size", ctypes.c_int64),
         ("eps", ctypes.c_float),
-        ("scale", ctypes.c_float),
+        ("attention", attention.Shape),
     )
 
 
@@ -47,9 +44,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("num_tokens", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("x", "cos", "sin", "slots")),
-        ("num_seqs", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("starts", "context_lens", "block_ids")),
-        ("blocks_per_seq", ctypes.c_int64),
+        ("batch", attention.Batch),
     )
 
 
@@ -66,11 +61,8 @@ class Stack:
             num_layers=len(layers),
             hidden_size=layers[0].qkv.weight.in_size,
             intermediate_size=layers[0].down.weight.in_size,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
             eps=eps,
-            scale=head_dim**-0.5,
+            attention=attention.Shape(num_heads, num_kv_heads, head_dim, 0, head_dim**-0.5),
         )
 
     def run(
@@ -80,19 +72,14 @@ class Stack:
         assert native is not None
         for layer, cache in zip(self._layers, caches, strict=True):
             layer.cache = address(cache)
-        self._shape.block_size = caches[0].shape[1]
-        tables = plan.tables
+        self._shape.attention.block_size = caches[0].shape[1]
         step = _Step(
             num_tokens=len(x),
             x=address(x),
             cos=address(cos),
             sin=address(sin),
             slots=address(slots),
-            num_seqs=len(tables.context_lens),
-            starts=address(tables.starts),
-            context_lens=address(tables.context_lens),
-            block_ids=address(tables.block_ids),
-            blocks_per_seq=tables.block_ids.shape[1],
+            batch=attention.batch_of(plan),
         )
         native.run_layers(
             kind(x.dtype),

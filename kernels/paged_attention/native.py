@@ -11,7 +11,7 @@ from kernels.paged_attention.plan import AttentionPlan
 _KEYS_AT_ONCE, _UNIT_BYTES = 64, 4
 
 
-class _Batch(ctypes.Structure):
+class Batch(ctypes.Structure):
     """`AttentionBatch` of native.h."""
 
     _fields_ = (
@@ -24,7 +24,7 @@ class _Batch(ctypes.Structure):
     )
 
 
-class _Shape(ctypes.Structure):
+class Shape(ctypes.Structure):
     """`AttentionShape` of native.h."""
 
     _fields_ = (
@@ -33,6 +33,19 @@ class _Shape(ctypes.Structure):
         ("head_dim", ctypes.c_int64),
         ("block_size", ctypes.c_int64),
         ("scale", ctypes.c_float),
+    )
+
+
+def batch_of(plan: AttentionPlan) -> Batch:
+    """Points into the plan's tables, which must outlive it."""
+    tables = plan.tables
+    return Batch(
+        len(tables.context_lens),
+        address(tables.starts),
+        address(tables.context_lens),
+        address(tables.block_ids),
+        tables.block_ids.shape[1],
+        tables.window,
     )
 
 
@@ -46,16 +59,8 @@ def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: flo
     native = library()
     assert native is not None
     num_tokens, num_heads, head_dim = q.shape
-    tables = plan.tables
-    batch = _Batch(
-        len(tables.context_lens),
-        address(tables.starts),
-        address(tables.context_lens),
-        address(tables.block_ids),
-        tables.block_ids.shape[1],
-        tables.window,
-    )
-    shape = _Shape(num_heads, cache.shape[2] // 2, head_dim, cache.shape[1], scale)
+    batch = batch_of(plan)
+    shape = Shape(num_heads, cache.shape[2] // 2, head_dim, cache.shape[1], scale)
     out = torch.empty((num_tokens, num_heads * head_dim), dtype=q.dtype)
     native.paged_attention(
         kind(q.dtype),
