@@ -9,6 +9,7 @@ from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
 from protocol.ids import make_uuid7
 
+_DEFAULT_PRIORITY = 2
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -22,6 +23,14 @@ class Call:
     tenant: str = ""
     weight: float = 1.0
     deadline_at: float | None = None
+
+    def priority(self, asked: int | None) -> int:
+        """`asked`, of a caller who may ask."""
+        return asked if self.is_trusted and asked is not None else _DEFAULT_PRIORITY
+
+    def cache_salt(self, asked: str | None) -> str:
+        """`asked`, of a caller who may ask."""
+        return asked or "" if self.is_trusted else ""
 
 
 def read_call(headers: Mapping[str, str], *, has_key: bool) -> Call:

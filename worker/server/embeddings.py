@@ -22,7 +22,6 @@ from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.replica import Replica
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
-_DEFAULT_PRIORITY = 2
 _MAX_AT_ONCE = 16
 """Of one call's texts in the engine's queue, so that a long list leaves room for others."""
 _INLINE_BYTES = 16_384
@@ -92,10 +91,10 @@ def _make_job(replica: Replica, body: bytes, call: Call) -> _Job:
             request_id=f"{call.request_id}/{i}",
             prompt_ids=_prompt_ids(replica, text),
             adapter=adapter,
-            priority=asked.priority if call.is_trusted and asked.priority is not None else _DEFAULT_PRIORITY,
+            priority=call.priority(asked.priority),
             tenant=call.tenant,
             weight=call.weight,
-            cache_salt=asked.cache_salt or "" if call.is_trusted else "",
+            cache_salt=call.cache_salt(asked.cache_salt),
             deadline_at=call.deadline_at,
             pooling=replica.pooling,
         )

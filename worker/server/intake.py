@@ -19,7 +19,6 @@ from worker.server.replica import Replica
 
 _CHAT = msgspec.json.Decoder(ChatCompletionRequest)
 _COMPLETION = msgspec.json.Decoder(CompletionRequest)
-_DEFAULT_PRIORITY = 2
 Number = TypeVar("Number", int, float)
 
 
@@ -107,10 +106,10 @@ def _make_prompts(replica: Replica, asked: GenerationRequest, call: Call) -> lis
                 prompt_ids=prompt_ids,
                 sampling=_sampling_of_choice(sampling, i, has_echo=has_echo),
                 adapter=adapter,
-                priority=asked.priority if call.is_trusted and asked.priority is not None else _DEFAULT_PRIORITY,
+                priority=call.priority(asked.priority),
                 tenant=call.tenant,
                 weight=call.weight,
-                cache_salt=asked.cache_salt or "" if call.is_trusted else "",
+                cache_salt=call.cache_salt(asked.cache_salt),
                 deadline_at=call.deadline_at,
             )
             requests.append(request)
