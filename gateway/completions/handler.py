@@ -89,7 +89,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
 async def complete(services: Services, exchange: Exchange, asked: Asked) -> None:
     measured = await measure(asked, services.registry.fleet, services.bundles)
     await carry_out(
-        services, exchange, asked, measured, lambda record, books: _relay(services, exchange, asked, record, books)
+        services, exchange, asked, measured, lambda record, books: Relay(services, exchange, asked, record, books)
     )
 
 
@@ -131,18 +131,6 @@ async def admit(services: Services, asked: Accepted[Any], measured: Measured) ->
     except LimitReached as error:
         services.metrics.refusals.labels(str(error.code), asked.tier.name).inc()
         raise
-
-
-def _relay(services: Services, exchange: Exchange, asked: Asked, record: Record, books: Books) -> Relay:
-    return Relay(
-        exchange,
-        asked,
-        record,
-        books,
-        client=services.workers,
-        metrics=services.metrics,
-        settings=services.settings,
-    )
 
 
 async def _answering_errors(exchange: Exchange, work: Awaitable[None]) -> None:

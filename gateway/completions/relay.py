@@ -1,65 +1,42 @@
 """One attempt at one replica: bytes through to the client, counted on their way; books closed before the last byte."""
 
-import time
-
 import aiohttp
 
 from gateway.completions.asked import Asked
 from gateway.completions.books import Books
 from gateway.completions.exchange import Exchange
 from gateway.completions.record import Record
+from gateway.completions.sending import send_to
 from gateway.completions.sse import BrokenStream, OpenAIStream, WorkerStream
 from gateway.completions.whole import pass_whole, route_headers
-from gateway.metrics import Metrics
-from gateway.settings import GatewaySettings
+from gateway.services import Services
 from gateway.upstream.bodies import member_body
-from gateway.upstream.client import MemberFailed, WorkerClient, tiergate_headers
+from gateway.upstream.client import MemberFailed
 from protocol.accounting import DONE_EVENT
 from router.fleet import Member
 from router.policy import Decision
 
 
 class Relay:
-    def __init__(
-        self,
-        exchange: Exchange,
-        asked: Asked,
-        record: Record,
-        books: Books,
-        *,
-        client: WorkerClient,
-        metrics: Metrics,
-        settings: GatewaySettings,
-    ) -> None:
+    def __init__(self, services: Services, exchange: Exchange, asked: Asked, record: Record, books: Books) -> None:
+        self._services = services
         self._exchange = exchange
         self._asked = asked
         self._record = record
         self._books = books
-        self._client = client
-        self._metrics = metrics
-        self._settings = settings
 
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused; `record.is_delivered` tells whether another replica may follow."""
-        asked, tier = self._asked, self._asked.tier
-        tenant_id = str(asked.principal.tenant_id)
-        elapsed_s = time.monotonic() - asked.received_monotonic_s
-        self._metrics.preparation.observe(elapsed_s)
+        asked = self._asked
         body = member_body(
             asked.request,
             member,
             model=decision.adapter or member.model_name,
             max_tokens=self._record.measured.route_request.max_tokens,
-            priority=tier.priority,
-            cache_salt=tenant_id,
+            priority=asked.tier.priority,
+            cache_salt=str(asked.principal.tenant_id),
         )
-        headers = tiergate_headers(
-            request_id=asked.request_id,
-            tenant_id=tenant_id,
-            weight=tier.weight,
-            deadline_s=max(0.001, self._settings.request_timeout_s - elapsed_s),
-        )
-        async with self._client.post(member, asked.path, body, headers) as response:
+        async with send_to(member, body, self._services, asked) as response:
             self._exchange.extra_headers |= route_headers(self._record, decision)
             try:
                 if asked.request.stream:
@@ -105,7 +82,7 @@ class Relay:
         if record.ttft_ms is None:
             record.note_first_token()
             assert record.ttft_ms is not None
-            self._metrics.ttft.labels(record.pool).observe(record.ttft_ms / 1000)
+            self._services.metrics.ttft.labels(record.pool).observe(record.ttft_ms / 1000)
         record.completion_tokens = stream.num_tokens
         self._books.note_progress()
 

@@ -1,6 +1,5 @@
 """One attempt at one replica: the texts there, the vectors back, books closed before the client gets them."""
 
-import time
 from typing import Any
 
 import msgspec
@@ -9,9 +8,9 @@ from gateway.completions.asked import Accepted
 from gateway.completions.books import Books
 from gateway.completions.exchange import Exchange
 from gateway.completions.record import Record
+from gateway.completions.sending import send_to
 from gateway.completions.whole import pass_whole, route_headers
 from gateway.services import Services
-from gateway.upstream.client import tiergate_headers
 from protocol.embeddings import EmbeddingsRequest
 from router.fleet import Member
 from router.policy import Decision
@@ -29,16 +28,8 @@ class EmbeddingsRelay:
 
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused."""
-        services, asked = self._services, self._asked
-        elapsed_s = time.monotonic() - asked.received_monotonic_s
-        services.metrics.preparation.observe(elapsed_s)
-        headers = tiergate_headers(
-            request_id=asked.request_id,
-            tenant_id=str(asked.principal.tenant_id),
-            weight=asked.tier.weight,
-            deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
-        )
-        async with services.workers.post(member, asked.path, _body(asked, decision, member), headers) as response:
+        body = _body(self._asked, decision, member)
+        async with send_to(member, body, self._services, self._asked) as response:
             self._exchange.extra_headers |= route_headers(self._record, decision)
             await pass_whole(response, decision, member, self._exchange, self._record, self._books)
 
