@@ -16,8 +16,8 @@ Json = dict[str, Any]
 HEAD = """# API reference
 
 Generated from the gateway's OpenAPI document (`make docs`; the running gateway serves it at `/openapi.json` and, to
-read in a browser, at `/docs`). All paths take `Authorization: Bearer KEY`, the probes and `/dashboard` excepted.
-Errors have OpenAI's shape:
+read in a browser with access to the Internet, at `/docs`). All paths take `Authorization: Bearer KEY`, these two, the
+probes and `/dashboard` excepted. Errors have OpenAI's shape:
 
     {"error": {"message": "...", "type": "...", "param": "the field at fault or null", "code": "..."}}
 
