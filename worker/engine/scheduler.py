@@ -112,7 +112,8 @@ class Scheduler:
         while (turn := self._queues.next()) and self._num_before(turn, pending) < budget and self._admit(turn, now):
             pending.append(turn.sequence)
         pending.sort(key=self._prefill_place)
-        self._running.sort(key=_place)
+        # Not in place: a list that is being sorted looks empty to other threads, which ask how many run.
+        self._running = sorted(self._running, key=_place)
         return decodes + share_prefill(pending, budget)
 
     def advance(self, chunks: list[Chunk]) -> None:

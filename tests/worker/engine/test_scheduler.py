@@ -1,11 +1,14 @@
 """The scheduler driven by hypothesis, with counting in place of a model."""
 
+from dataclasses import asdict
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.worker.engine.simulation import BUDGET, MAX_LEN, MAX_SEQS, NUM_BLOCKS, Simulation, make_sequence
 from worker.engine.blocks import BlockPool
+from worker.engine.request import EngineRequest
 from worker.engine.scheduler import Scheduler
 
 
@@ -258,3 +261,24 @@ def test_blocks_are_tight_when_growth_needs_more_than_are_left() -> None:
     simulation.scheduler.add(make_sequence("grows much", prompt_len=1530, max_tokens=300))
     simulation.step()
     assert (simulation.scheduler.pool.num_free, simulation.scheduler.is_kv_tight) == (4, True)
+
+
+def test_in_the_midst_of_a_step_all_that_run_are_still_counted() -> None:
+    simulation = Simulation()
+    counted: list[int] = []
+
+    class Watchful(EngineRequest):
+        def __getattribute__(self, name: str) -> object:
+            if name == "priority":
+                # As another thread may: sequences are put in order by it.
+                counted.append(simulation.scheduler.num_running)
+            return super().__getattribute__(name)
+
+    for name in "ab":
+        sequence = make_sequence(name)
+        sequence.request = Watchful(**asdict(sequence.request) | {"sampling": sequence.request.sampling})
+        simulation.scheduler.add(sequence)
+    simulation.step()
+    counted.clear()
+    simulation.step()
+    assert set(counted) == {2}
