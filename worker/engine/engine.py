@@ -225,7 +225,7 @@ class Engine:
             log.critical("the engine's loop broke", exc_info=True)
             with self._wake:
                 self._is_stopping = self.is_broken = True
-            self._loop.outputs = [(request_id, EngineStopped()) for request_id in self._streams]
+                self._loop.outputs = [(request_id, EngineStopped()) for request_id in self._streams]
             self._flush()
 
     def _turn(self) -> bool:
