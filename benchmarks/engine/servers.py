@@ -35,7 +35,8 @@ async def running_server(name: str, target: str, folder: Path, *, key: str | Non
     """target: a URL with /v1, or a command with `{port}` and `{model}`; key: what it asks for."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = aiohttp.ClientTimeout(total=None)
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection a request: some servers close theirs after a stream without saying so.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         if target.startswith(("http://", "https://")):
             base_url = target.rstrip("/")
