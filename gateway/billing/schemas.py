@@ -3,6 +3,8 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from gateway.models.schemas import ModelId
+
 NanoUsd = Annotated[int, Field(ge=0, le=10**12)]
 
 
@@ -11,7 +13,7 @@ class PriceDraft(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model_id: str
+    model_id: ModelId
     prompt_nanousd: NanoUsd
     completion_nanousd: NanoUsd
     cached_prompt_nanousd: NanoUsd | None = None

@@ -10,7 +10,7 @@ class TenantDraft(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Name
-    tier: str
+    tier: Name
 
 
 class TenantChange(BaseModel):
@@ -19,7 +19,7 @@ class TenantChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Name = ""
-    tier: str = ""
+    tier: Name = ""
     is_suspended: bool = False
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from gateway.rendering import install_error_handlers
 from tests.gateway.serving import Gateway, make_settings, running_gateway
 from tests.gateway.valkey import ValkeyProcess
 
@@ -135,6 +137,33 @@ async def test_bad_input_names_the_field(
 ) -> None:
     reply = await gateway.admin.post(path, json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (status, param), reply.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tenants", b'{"name": "x", "tier": "\\ud800"}', "tier"),
+        ("/prices", b'{"model_id": "\\ud800", "prompt_nanousd": 1, "completion_nanousd": 1}', "model_id"),
+    ],
+)
+async def test_half_a_character_is_no_name(gateway: Gateway, path: str, body: bytes, param: str) -> None:
+    reply = await gateway.admin.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
+
+
+async def test_after_a_bug_of_ours_the_client_is_told_that_the_connection_closes() -> None:
+    app = FastAPI()
+    install_error_handlers(app)
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        reply = await client.get("/broken")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert reply.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"name": "\xff"}', b"[" * 100_000])
