@@ -1,6 +1,6 @@
 """Chat messages, tools and tool calls as OpenAI's API spells them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -54,7 +54,7 @@ Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | To
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):
-    name: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

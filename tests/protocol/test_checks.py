@@ -49,6 +49,7 @@ def completion(fields: bytes) -> CompletionRequest:
         (HI + b', "presence_penalty": 2.5', "presence_penalty"),
         (HI + b', "frequency_penalty": -2.5', "frequency_penalty"),
         (HI + b', "min_tokens": -1', "min_tokens"),
+        (HI + b', "tools": [{"type": "function", "function": {"name": ""}}]', "tools[0].function.name"),
         (HI + b', "stop_token_ids": [-1]', "stop_token_ids[0]"),
         (HI + b', "stop_token_ids": [4294967296]', "stop_token_ids[0]"),
         (HI + b', "stop_token_ids": [' + b",".join([b"1"] * 129) + b"]", "stop_token_ids"),
