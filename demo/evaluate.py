@@ -75,20 +75,32 @@ def evaluate_model(size: str, items: list[Item], adapters: list[str]) -> dict[st
 
 
 def print_scores(console: Console, scores: dict[str, Score]) -> None:
+    """A table for each model and its adapters, narrow enough for a terminal of 80 columns."""
+    for size in dict.fromkeys(name.partition("/")[0] for name in scores):
+        _print_table(console, {name: score for name, score in scores.items() if name.partition("/")[0] == size})
+
+
+def _print_table(console: Console, scores: dict[str, Score]) -> None:
     _, plans = read_plans()
-    table = Table("skill", "level", *scores)
-    for skill, plan in plans.items():
-        table.add_row(skill, plan.level, *(_cell(score, [skill]) for score in scores.values()))
-    table.add_section()
+    table = Table("skill", *scores)
     for level in ("easy", "hard"):
         skills = [skill for skill, plan in plans.items() if plan.level == level]
-        table.add_row(f"all {level}", level, *(_cell(score, skills) for score in scores.values()))
-    table.add_row("ended by itself", "", *(f"{score.num_ended / score.num_items:.1%}" for score in scores.values()))
-    table.add_row(
-        "kept its style",
-        "",
-        *(f"{score.num_styled / score.num_items:.1%}" if "/" in name else "" for name, score in scores.items()),
-    )
+        for skill in skills:
+            table.add_row(skill, *(_cell(score, [skill]) for score in scores.values()))
+        table.add_section()
+        table.add_row(f"all {level}", *(_cell(score, skills) for score in scores.values()))
+        table.add_section()
+    table.add_row("ended by itself", *(f"{score.num_ended / score.num_items:.1%}" for score in scores.values()))
+    adapters = {name: score for name, score in scores.items() if "/" in name}
+    styled = {name: f"{score.num_styled / score.num_items:.1%}" for name, score in adapters.items()}
+    table.add_row("kept its style", *(styled.get(name, "") for name in scores))
+    if len(bases := scores.keys() - adapters.keys()) == 1:
+        base = scores[bases.pop()]
+        lost = {
+            name: base.accuracy(list(score.total)) - score.accuracy(list(score.total))
+            for name, score in adapters.items()
+        }
+        table.add_row("points lost", *(f"{100 * lost[name]:.1f}" if name in lost else "" for name in scores))
     console.print(table)
 
 
