@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import platform
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -24,14 +23,14 @@ from benchmarks.engine.models import SHAPES, make_model
 from benchmarks.engine.report import Measurement, print_table, summarize
 from benchmarks.engine.servers import Server, running_server
 from benchmarks.engine.workloads import WORKLOADS
+from benchmarks.platform import end_on_sigterm
 
 OURS = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}}"
 
 
 def main() -> None:
     arguments = _parse_arguments()
-    # Ends as with Ctrl-C: the servers that were started go down, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_on_sigterm()
     folder = arguments.checkpoint or make_model(arguments.model)
     measurements = asyncio.run(_measure_all(arguments, folder))
     print_table(measurements)

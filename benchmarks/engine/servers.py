@@ -17,6 +17,8 @@ from benchmarks.platform import free_port
 
 _START_LIMIT_S = 300.0
 _POLL_S = 0.02
+_SILENCE_LIMIT_S = 600.0
+"""A prompt of 131,072 tokens takes minutes on two cores; a server that is silent for longer hangs."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Server:
 async def running_server(name: str, target: str, folder: Path, *, key: str | None = None) -> AsyncIterator[Server]:
     """target: a URL with /v1, or a command with `{port}` and `{model}`; key: what it asks for."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = aiohttp.ClientTimeout(total=None)
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENCE_LIMIT_S)
     # A connection a request: some servers close theirs after a stream without saying so.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
