@@ -60,6 +60,7 @@ def assemble(settings: EngineSettings) -> EngineParts:
             max_num_seqs=settings.max_num_seqs,
             max_batched_tokens=settings.max_batched_tokens,
             enterprise_headroom=settings.enterprise_headroom,
+            window=_look_back(config),
         ),
         runner=Runner(model, lora, num_blocks=num_blocks, max_model_len=max_model_len),
         sampler=Sampler(config.vocab_size, config.eos_token_ids),
@@ -79,6 +80,12 @@ def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
             folder / "config.json", f"max_model_len {asked} exceeds the model's window of {config.longest_window}"
         )
     return asked
+
+
+def _look_back(config: ModelConfig) -> int | None:
+    """How many tokens any layer sees; None for all."""
+    windows = [window for window in config.windows if window is not None]
+    return max(windows) if len(windows) == config.num_layers else None
 
 
 def _num_blocks(

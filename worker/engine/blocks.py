@@ -55,7 +55,10 @@ class BlockPool:
 
     def num_free_of(self, block_ids: list[int]) -> int:
         """How many of these are free now, and would stop being so if shared."""
-        return sum(block_id in self._free for block_id in block_ids)
+        return len(self.free_of(block_ids))
+
+    def free_of(self, block_ids: list[int]) -> list[int]:
+        return [block_id for block_id in block_ids if block_id in self._free]
 
     def unshared(self, block_ids: list[int]) -> list[int]:
         """Of one owner's blocks those that it alone owns."""

@@ -63,7 +63,7 @@ class _Holdings:
         return self._part(held) / held[0].request.weight
 
     def _part(self, held: list[Sequence], *, more_seqs: int = 0, more_blocks: int = 0) -> float:
-        num_blocks = sum(len(each.block_ids) for each in held) + more_blocks
+        num_blocks = sum(len(each.owned_blocks) for each in held) + more_blocks
         return max((len(held) + more_seqs) / self._max_num_seqs, num_blocks / self._pool.num_blocks)
 
 
@@ -74,4 +74,4 @@ def _badness(sequence: Sequence, pool: BlockPool) -> tuple[int, bool, int, int]:
 
 def _work_lost(sequence: Sequence, pool: BlockPool) -> int:
     """Computed tokens in blocks that nobody else keeps."""
-    return min(sequence.num_computed, BLOCK_SIZE * len(pool.unshared(sequence.block_ids)))
+    return min(sequence.num_computed, BLOCK_SIZE * len(pool.unshared(sequence.owned_blocks)))

@@ -220,8 +220,10 @@ class StepLoop:
 
         Blocks that others own too stay: they need them, and whoever of them is poisoned clears them as the last.
         """
-        block_ids = self._scheduler.pool.unshared(sequence.block_ids)
-        self._scheduler.pool.unname(block_ids)
+        pool, outlived = self._scheduler.pool, sequence.block_ids[: sequence.num_outlived]
+        # What it gave up and is free may still hold what it wrote.
+        block_ids = pool.unshared(sequence.owned_blocks) + pool.free_of(outlived)
+        pool.unname(block_ids)
         self._parts.runner.clear(block_ids)
 
     def _fail(self, sequence: Sequence, error: EngineError) -> None:

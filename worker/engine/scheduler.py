@@ -23,14 +23,24 @@ class Scheduler:
     """Owns every live sequence and its blocks. One step is: schedule, compute, advance; finish or abort in between."""
 
     def __init__(
-        self, pool: BlockPool, *, max_num_seqs: int, max_batched_tokens: int, enterprise_headroom: float = 0.0
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+        enterprise_headroom: float = 0.0,
+        window: int | None = None,
     ) -> None:
-        """enterprise_headroom: the part of slots and blocks that class 0 alone may be admitted to."""
+        """enterprise_headroom: the part of slots and blocks that class 0 alone may be admitted to.
+
+        window: how many tokens any layer looks back on, the own one counted; None where one looks back on all.
+        """
         assert max_batched_tokens >= max_num_seqs, "every running sequence must be able to decode in each step"
         self.pool = pool
         self.max_num_seqs = max_num_seqs
         self.max_batched_tokens = max_batched_tokens
         self.num_preemptions = 0
+        self._window = window
         self._reserved_seqs = int(enterprise_headroom * max_num_seqs)
         self._reserved_blocks = int(enterprise_headroom * pool.num_blocks)
         self._queues = ClassQueues()
@@ -122,6 +132,7 @@ class Scheduler:
             sequence = chunk.sequence
             sequence.num_computed += chunk.num_tokens
             self._name_full_blocks(sequence)
+            self._give_up_outlived(sequence)
             if sequence.num_computed > sequence.num_charged:
                 cost = token_cost(sequence, sequence.num_charged, sequence.num_computed)
                 self._queues.charge(sequence.request, cost)
@@ -129,7 +140,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert that every block is free, cached or owned, once."""
-        self.pool.check([sequence.block_ids for sequence in self._running])
+        self.pool.check([sequence.owned_blocks for sequence in self._running])
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
 
     def _provide_decode_blocks(self) -> None:
@@ -194,7 +205,7 @@ class Scheduler:
 
     def _fits(self, turn: Turn, cached: list[int], evicted: Collection[Sequence] = ()) -> bool:
         """Whether the next to be admitted finds a slot and blocks, once `evicted` have given theirs up."""
-        freed = self.pool.freed_by(block_id for each in evicted for block_id in each.block_ids)
+        freed = self.pool.freed_by(block_id for each in evicted for block_id in each.owned_blocks)
         num_running = len(self._running) - len(evicted)
         num_free = self.pool.num_free + len(freed) - self.pool.num_free_of(cached) - len(freed.intersection(cached))
         # One spare block for each that runs: admitting into the last blocks would only preempt again.
@@ -222,9 +233,9 @@ class Scheduler:
         heapq.heapify(self._deadlines)
 
     def _release(self, sequence: Sequence) -> None:
-        self.pool.release(sequence.block_ids)
+        self.pool.release(sequence.owned_blocks)
         sequence.block_ids = []
-        sequence.num_named = sequence.num_computed = 0
+        sequence.num_named = sequence.num_computed = sequence.num_outlived = 0
 
     def _extend_digests(self, sequence: Sequence) -> None:
         """Name every block that the sequence's tokens fill, computed or not."""
@@ -241,6 +252,14 @@ class Scheduler:
         for i in range(sequence.num_named, full):
             self.pool.name(sequence.block_ids[i], sequence.block_digests[i])
         sequence.num_named = full
+
+    def _give_up_outlived(self, sequence: Sequence) -> None:
+        """Blocks wholly before what the next token sees; until they are used anew, the cache finds them."""
+        if self._window is None:
+            return
+        num_outlived = max(sequence.num_computed + 1 - self._window, 0) // BLOCK_SIZE
+        self.pool.release(sequence.block_ids[sequence.num_outlived : num_outlived])
+        sequence.num_outlived = num_outlived
 
 
 def _place(sequence: Sequence) -> tuple[int, int]:

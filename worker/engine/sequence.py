@@ -13,6 +13,7 @@ class Sequence:
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
     The first num_public of them hold a prompt that all tenants share; root_digest is what the others' names begin with.
+    The first num_outlived of block_ids are no longer its own: no token to come sees what they held.
     num_charged tokens were counted as served, or came from the cache; a preempted one is not charged twice.
     Times are `time.monotonic()`. pooled: what an embedding has so far, see `worker.engine.pooling`.
     """
@@ -26,6 +27,7 @@ class Sequence:
     num_computed: int = 0
     num_cached: int = 0
     block_ids: list[int] = field(default_factory=list)
+    num_outlived: int = 0
     block_digests: list[bytes] = field(default_factory=list)
     num_named: int = 0
     num_public: int = 0
@@ -48,6 +50,10 @@ class Sequence:
     def is_running(self) -> bool:
         """Whether it has blocks; whoever waits has none."""
         return bool(self.block_ids)
+
+    @property
+    def owned_blocks(self) -> list[int]:
+        return self.block_ids[self.num_outlived :]
 
     @property
     def num_output(self) -> int:

@@ -15,11 +15,15 @@ from worker.engine.scheduler import Scheduler
 class SchedulerMachine(RuleBasedStateMachine):
     """Arrivals, steps and cancellations in any order."""
 
+    window: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
         pool = BlockPool(NUM_BLOCKS)
         self.simulation = Simulation(
-            Scheduler(pool, max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET, enterprise_headroom=0.2)
+            Scheduler(
+                pool, max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET, enterprise_headroom=0.2, window=self.window
+            )
         )
         self.alive: set[str] = set()
         self.num_made = 0
@@ -78,8 +82,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.simulation.scheduler.pool.num_free == NUM_BLOCKS
 
 
+class SlidingSchedulerMachine(SchedulerMachine):
+    """For a model whose layers all look back on few tokens."""
+
+    window = 23
+
+
 SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SlidingSchedulerMachine.TestCase.settings = SchedulerMachine.TestCase.settings
 TestScheduler = SchedulerMachine.TestCase
+TestSlidingScheduler = SlidingSchedulerMachine.TestCase
 
 
 def test_a_long_prompt_does_not_stall_those_that_decode() -> None:
@@ -282,3 +294,18 @@ def test_in_the_midst_of_a_step_all_that_run_are_still_counted() -> None:
     counted.clear()
     simulation.step()
     assert set(counted) == {2}
+
+
+def test_blocks_that_no_layer_looks_back_on_are_given_up_and_still_found() -> None:
+    pool = BlockPool(NUM_BLOCKS)
+    simulation = Simulation(Scheduler(pool, max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET, window=40))
+    sequence = make_sequence("a", prompt_len=60, max_tokens=60)
+    simulation.scheduler.add(sequence)
+    for _ in range(60):
+        simulation.step()
+        # The token to come sees itself and 39 before it.
+        num_hidden = max(sequence.num_computed - 39, 0) // 16
+        assert NUM_BLOCKS - pool.num_free == len(sequence.block_ids) - num_hidden
+    assert simulation.run_dry() < 5
+    simulation.scheduler.add(make_sequence("b", prompt_len=60, max_tokens=1))
+    assert sum(chunk.num_tokens for chunk in simulation.step()) == 60 - 48

@@ -124,11 +124,14 @@ async def test_a_request_is_the_same_alone_and_among_32_with_a_cold_and_a_warm_c
 
 
 async def test_a_preempted_request_goes_on_as_it_began(checkpoint: Path) -> None:
-    sampling = make_request([], max_tokens=40).sampling
-    requests = [replace(request, sampling=sampling) for request in random_requests()[:12]]
+    # From less than a block to several, so that also those outgrow the pool that give up what slid out of the window.
+    sampling = make_request([], max_tokens=60).sampling
+    prompts = [request.prompt_ids[: 5 + i % 3 * 40] for i, request in enumerate(random_requests()[:12])]
+    requests = [replace(make_request(prompt), sampling=sampling) for prompt in prompts]
     async with recording(checkpoint) as recorder:
         alone = [await recorder.run(request) for request in requests]
-    async with recording(checkpoint, num_blocks=32, max_num_seqs=16, max_batched_tokens=37) as recorder:
+    cramping = {"max_model_len": 160, "num_blocks": 10, "max_num_seqs": 16, "max_batched_tokens": 37}
+    async with recording(checkpoint, **cramping) as recorder:
         cramped = await recorder.run_together(requests)
         assert recorder.engine.report().num_preemptions_total > 0
     for got, expected in zip(cramped, alone, strict=True):
