@@ -1,10 +1,11 @@
 """The gateway's settings: `TIERGATE_*` over `tiergate.toml` over defaults, read once into one frozen object."""
 
+import os
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -39,6 +40,13 @@ class MemberConfig(BaseModel):
     """The model's name at the member; the pool's model id when absent."""
     api_key_env: str | None = None
     """The environment variable that holds the member's key."""
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_set(cls, name: str | None) -> str | None:
+        if name is not None and not os.environ.get(name):
+            raise ValueError(f"the environment variable {name!r} is not set")
+        return name
 
 
 class PoolConfig(BaseModel):

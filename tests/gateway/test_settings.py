@@ -46,6 +46,7 @@ def test_secrets_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (POOL.replace("512", "0"), "pools.small.context_window"),
         (POOL + "members = [{ url = 'ftp://x' }]", "pools.small.members.0.url"),
         (POOL + "members = [{ url = 'http://x', engine = 'vllm' }]", "pools.small.members.0.engine"),
+        (POOL + "members = [{ url = 'http://x', api_key_env = 'NO_SUCH_KEY' }]", "NO_SUCH_KEY"),
         (POOL + "speed = 9", "pools.small.speed"),
     ],
 )
