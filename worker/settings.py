@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _PREFIX = "TIERGATE_WORKER_"
+_VARIABLES = {"api_key": ("KEY", "API_KEY"), "adapters": ("ADAPTERS", "ADAPTER")}
+"""Settings whose variables are not just their names: the first that is set counts."""
 _POOLINGS = ("last", "mean")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -74,10 +76,10 @@ def load_settings(environment: Mapping[str, str] | None = None, **options: Any) 
     hints = typing.get_type_hints(WorkerSettings)
     values: dict[str, Any] = {}
     for name in (each.name for each in fields(WorkerSettings)):
-        variable = "TIERGATE_WORKER_KEY" if name == "api_key" else _PREFIX + name.upper()
+        variables = [_PREFIX + variable for variable in _VARIABLES.get(name, (name.upper(),))]
         if options.get(name) is not None:
             values[name] = options[name]
-        elif environment.get(variable):
+        elif variable := next(filter(environment.get, variables), None):
             values[name] = _parse(environment[variable], hints[name], name=variable)
     if "model" not in values:
         raise SettingsError("--model (TIERGATE_WORKER_MODEL): give the folder of a checkpoint")

@@ -21,6 +21,12 @@ def test_options_win_over_variables_over_defaults() -> None:
     assert "k" not in repr(settings).replace("kv", "").split("api_key")[-1][:3]
 
 
+def test_the_names_of_the_options_work_as_variables_too() -> None:
+    environment = {"TIERGATE_WORKER_MODEL": "/m", "TIERGATE_WORKER_API_KEY": "k", "TIERGATE_WORKER_ADAPTER": "a=/x"}
+    settings = load_settings(environment)
+    assert (settings.api_key, settings.adapters) == ("k", {"a": Path("/x")})
+
+
 @pytest.mark.parametrize(
     ("environment", "options", "named"),
     [

@@ -21,7 +21,7 @@ def worker(
     ] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
-    max_waiting: Annotated[int | None, typer.Option(min=1, help="How many more may wait.")] = None,
+    max_waiting: Annotated[int | None, typer.Option(min=0, help="How many more may wait.")] = None,
     enterprise_headroom: Annotated[
         float | None, typer.Option(help="Part of the slots and of the KV cache kept free for priority 0.")
     ] = None,
@@ -35,7 +35,10 @@ def worker(
     api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve one checkpoint over the OpenAI dialect. Every option may be set as TIERGATE_WORKER_<OPTION> too."""
+    """Serve one checkpoint over the OpenAI dialect.
+
+    Every option but --log-level may be set as TIERGATE_WORKER_<OPTION>, too; several adapters with commas between.
+    """
     from tiergate.commands.logs import start_logging
     from tiergate.failure import Failure
     from worker.main import run
