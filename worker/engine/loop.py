@@ -120,6 +120,7 @@ class StepLoop:
         chunks = order_chunks(self._scheduler.schedule(started_at, max_prefill=self._pace.max_tokens))
         if not chunks:
             return
+        num_together = self._scheduler.num_together
         try:
             self._compute(chunks, started_at)
         except Exception:
@@ -131,7 +132,9 @@ class StepLoop:
             num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
             num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
             duration_s = time.monotonic() - started_at
-            self._pace.record(num_decodes=num_decodes, num_prefill=num_prefill, duration_s=duration_s)
+            self._pace.record(
+                num_decodes=num_decodes, num_prefill=num_prefill, num_together=num_together, duration_s=duration_s
+            )
 
     def _compute(self, chunks: list[Chunk], started_at: float) -> None:
         """Whatever may raise comes before any change, so that the same chunks can be computed again."""

@@ -1,7 +1,7 @@
 """How a step shares its prompt tokens, and how many there may be beside decodes. Pure; the caller brings the clock."""
 
 from collections import deque
-from statistics import median
+from typing import NamedTuple
 
 from worker.engine.sequence import Chunk, Sequence
 
@@ -34,11 +34,22 @@ def share_prefill(pending: list[Sequence], budget: int) -> list[Chunk]:
     return [Chunk(sequence, num_tokens) for sequence, num_tokens in granted.items()]
 
 
+class _DecodeStep(NamedTuple):
+    duration_s: float
+    num_decodes: int
+
+
+def _median(steps: deque[_DecodeStep]) -> _DecodeStep:
+    return sorted(steps)[len(steps) // 2]
+
+
 class PrefillPace:
     """How many prompt tokens a step may compute beside decodes, so that those who wait for their next token wait at
-    most about twice as long as without: a mixed step aims at 1.7 times a step of as many decodes alone. Where a single
-    block takes longer, far into a long prompt, what it took too much is made up for by steps without any: so it holds
-    on average.
+    most about twice as long as they would among all that are here: a mixed step aims at 1.7 times a step of decodes
+    alone, of as many as can run together once all prompts are computed. One long prompt so hardly slows the streams
+    beside it, and of many requests that come at once the first do not keep the others waiting. Where a single block
+    takes longer, far into a long prompt, what it took too much is made up for by steps without any: so it holds on
+    average.
 
     After each mixed step the number follows what it took: it shrinks at most by half, grows at most by half of itself,
     and is never less than a block. What decodes alone take is known from steps that had only these, by their number in
@@ -47,7 +58,7 @@ class PrefillPace:
 
     def __init__(self) -> None:
         self._max_tokens = _MIN_TOKENS
-        self._alone_s: dict[int, deque[float]] = {}
+        self._alone: dict[int, deque[_DecodeStep]] = {}
         self._num_decodes = 0
         self._num_mixed = 0
         self._debt_s = 0.0
@@ -55,27 +66,34 @@ class PrefillPace:
     @property
     def max_tokens(self) -> int:
         """0 asks for a step of decodes alone."""
-        is_known = self._num_decodes.bit_length() in self._alone_s
+        is_known = self._num_decodes.bit_length() in self._alone
         is_due = is_known and self._num_mixed < _MEASURED_EVERY and self._debt_s <= 0
         return int(self._max_tokens) if is_due else 0
 
-    def record(self, *, num_decodes: int, num_prefill: int, duration_s: float) -> None:
-        """A step of that many decodes and prompt tokens was computed."""
+    def record(self, *, num_decodes: int, num_prefill: int, num_together: int, duration_s: float) -> None:
+        """A step of that many decodes and prompt tokens was computed, when `num_together` could run together."""
         if not num_decodes:
             return
         self._num_decodes = num_decodes
         size = num_decodes.bit_length()
         if not num_prefill:
             self._num_mixed = 0
-            self._alone_s.setdefault(size, deque(maxlen=_NUM_MEASURED)).append(duration_s)
+            self._alone.setdefault(size, deque(maxlen=_NUM_MEASURED)).append(_DecodeStep(duration_s, num_decodes))
             self._debt_s -= min(self._debt_s, _EXTRA_TIME * duration_s)
-        elif size in self._alone_s:
+        elif size in self._alone:
             self._num_mixed += 1
-            alone_s = median(self._alone_s[size])
-            extra_s, wanted_s = duration_s - alone_s, _EXTRA_TIME * alone_s
+            alone_s = _median(self._alone[size]).duration_s
+            extra_s = duration_s - alone_s
+            wanted_s = (1 + _EXTRA_TIME) * max(self._together_s(num_together), alone_s) - alone_s
             self._follow(num_prefill, extra_s, wanted_s)
             if self._max_tokens <= _MIN_TOKENS:
                 self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)
+
+    def _together_s(self, num_together: int) -> float:
+        """What so many decodes alone should take: on the line through the smallest and the largest number known."""
+        smallest, largest = (_median(self._alone[size]) for size in (min(self._alone), max(self._alone)))
+        more = max(largest.duration_s - smallest.duration_s, 0.0) / max(largest.num_decodes - smallest.num_decodes, 1)
+        return smallest.duration_s + more * (num_together - smallest.num_decodes)
 
     def _follow(self, num_prefill: int, extra_s: float, wanted_s: float) -> None:
         fitting = num_prefill * wanted_s / max(extra_s, wanted_s / 10)

@@ -58,6 +58,11 @@ class Scheduler:
         return len(self._live) - len(self._running)
 
     @property
+    def num_together(self) -> int:
+        """How many of those that run or wait can run together."""
+        return min(len(self._live), self.max_num_seqs)
+
+    @property
     def is_kv_tight(self) -> bool:
         """Nearly all blocks are in use, and those that run may come to need more than are left; any thread may ask."""
         num_free = self.pool.num_free

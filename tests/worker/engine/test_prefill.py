@@ -54,13 +54,19 @@ class Machine:
     pace: PrefillPace = field(default_factory=PrefillPace)
     chance: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def run(self, chunks: list[Chunk]) -> float:
+    def run(self, chunks: list[Chunk], num_together: int) -> float:
         num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
         num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
         seconds = self.alone_s(num_decodes) + self.per_token_s * num_prefill
         seconds *= 1 + self.noise * self.chance.random()
-        self.pace.record(num_decodes=num_decodes, num_prefill=num_prefill, duration_s=seconds)
+        self.pace.record(
+            num_decodes=num_decodes, num_prefill=num_prefill, num_together=num_together, duration_s=seconds
+        )
         return seconds
+
+    def step(self, simulation: Simulation) -> float:
+        num_together = simulation.scheduler.num_together
+        return self.run(simulation.step(max_prefill=self.pace.max_tokens), num_together)
 
     def alone_s(self, num_decodes: int) -> float:
         return self.step_s + self.per_decode_s * num_decodes
@@ -72,12 +78,12 @@ def long_prompt_beside_streams(machine: Machine, *, length: int) -> tuple[list[f
     simulation = Simulation(Scheduler(pool, max_num_seqs=16, max_batched_tokens=2048), check_each_step=False)
     for i in range(8):
         simulation.scheduler.add(make_sequence(f"stream {i}", prompt_len=4, max_tokens=WINDOW // 2))
-    while simulation.scheduler.num_running < 8 or len(machine.pace._alone_s) < 1:
-        machine.run(simulation.step(max_prefill=machine.pace.max_tokens))
+    while simulation.scheduler.num_running < 8 or len(machine.pace._alone) < 1:
+        machine.step(simulation)
     simulation.scheduler.add(make_sequence("long", prompt_len=length, max_tokens=1, tenant="t"))
     seconds = []
     while "long" not in simulation.finished:
-        seconds.append(machine.run(simulation.step(max_prefill=machine.pace.max_tokens)))
+        seconds.append(machine.step(simulation))
     return seconds, machine.alone_s(8)
 
 
@@ -104,6 +110,25 @@ def test_where_a_block_is_too_much_streams_take_at_most_twice_as_long_on_average
     assert sum(seconds) <= 1.75 * alone_s * len(seconds)
     # No more is made up for than was taken.
     assert 2000 * machine.per_token_s >= 0.38 * sum(seconds)
+
+
+def test_the_first_of_many_that_come_at_once_do_not_keep_the_others_waiting() -> None:
+    machine, lengths = Machine(2e-4), [32 + i for i in range(64)]
+
+    def crowd(first_token: int) -> float:
+        simulation = Simulation(Scheduler(BlockPool(2000), max_num_seqs=64, max_batched_tokens=2048))
+        for length in lengths:
+            prompt = {"prompt_len": 256, "first_token": first_token + 1000 * length}
+            simulation.scheduler.add(make_sequence(str(length), max_tokens=length, **prompt))
+        seconds = 0.0
+        while len(simulation.finished) < len(lengths):
+            seconds += machine.step(simulation)
+        return seconds
+
+    crowd(0)  # What steps of so many take is known afterwards.
+    prefill_s = 256 * len(lengths) * machine.per_token_s
+    decode_s = sum(machine.alone_s(sum(length > i for length in lengths)) for i in range(max(lengths)))
+    assert crowd(500) <= 1.4 * (prefill_s + decode_s)
 
 
 def test_nothing_that_decodes_leaves_the_whole_budget() -> None:
