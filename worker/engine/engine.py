@@ -67,6 +67,10 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
+    async def take_memory(self) -> None:
+        """All that the KV cache may ever use: what is short is short now, and not in the hour of the greatest load."""
+        await asyncio.to_thread(self._parts.runner.take_memory)
+
     async def stop(self) -> None:
         """End the loop after its current step; requests still alive fail with EngineStopped."""
         with self._wake:

@@ -1,12 +1,11 @@
 """The model on its device, with its KV cache: chunks in, logits out."""
 
-import math
-import mmap
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from worker.engine import kv_memory
 from worker.engine.batch import make_inputs
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.pooling import pool
@@ -44,7 +43,7 @@ class Runner:
         self._model = model
         self._lora = lora
         shape = (num_blocks, BLOCK_SIZE, 2 * config.num_kv_heads, config.head_dim)
-        self._caches = [_lazy_zeros(shape, dtype) for _ in range(config.num_layers)]
+        self._caches = [kv_memory.zeros(shape, dtype) for _ in range(config.num_layers)]
         self._windows = frozenset(config.windows)
         self._cos, self._sin = rope_tables(config.rope, config.head_dim, max_model_len, dtype)
 
@@ -58,17 +57,12 @@ class Runner:
             scored = score_prompts(chunks, x, self._model) if any(map(is_wanted, chunks)) else {}
             return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled, scored)
 
+    def take_memory(self) -> None:
+        """All of the cache's, which it else takes as it is first written; any thread may do it."""
+        kv_memory.take(self._caches)
+
     def clear(self, block_ids: list[int]) -> None:
         """Zero these blocks in every layer."""
         rows = torch.tensor(block_ids, dtype=torch.int64)
         for cache in self._caches:
             cache.index_fill_(0, rows, 0)
-
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that take memory only once written: an idle worker's cache costs nothing.
-
-    They must be zeros: the attention of a padded row reads, and multiplies by nought, what no sequence ever wrote.
-    """
-    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)

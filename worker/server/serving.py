@@ -67,8 +67,10 @@ async def _announce(replica: Replica, readiness: Readiness, heartbeat: Heartbeat
     started_at = time.monotonic()
     await readiness.prove(replica)
     log.info("ready: %s (first completion %.2f s)", replica.served_name, time.monotonic() - started_at)
-    if heartbeat is not None:
-        await heartbeat.run()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(replica.engine.take_memory())
+        if heartbeat is not None:
+            tasks.create_task(heartbeat.run())
 
 
 async def _drain(replica: Replica, grace_s: float) -> None:

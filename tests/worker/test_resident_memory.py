@@ -1,0 +1,46 @@
+"""What a worker's process holds does not grow with what it has served."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import psutil
+
+from tests.tiny import make_tiny_checkpoint
+from tests.worker.test_main import process
+
+NUM_AT_ONCE = 32
+DEADLINE_S = 240
+
+
+async def ask(url: str, numbers: range) -> None:
+    """Short requests of many kinds, each with another prompt."""
+    places = asyncio.Semaphore(NUM_AT_ONCE)
+
+    async def one(session: aiohttp.ClientSession, i: int) -> None:
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": f"What is {i} + {7 * i}?"}],
+            "max_tokens": 4,
+            "stream": i % 2 == 0,
+        }
+        if i % 3 == 0:
+            body |= {"logprobs": True, "top_logprobs": 3}
+        if i % 5 == 0:
+            body |= {"temperature": 1, "seed": i, "stop": ["a", "b"]}
+        async with places, session.post(f"{url}/v1/chat/completions", json=body) as reply:
+            assert reply.status == 200
+            await reply.read()
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*(one(session, i) for i in numbers))
+
+
+async def test_ten_thousand_requests_leave_nothing_behind(tmp_path: Path) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path / "tiny")
+    with process(checkpoint) as (running, url):
+        worker = psutil.Process(running.pid)
+        await ask(url, range(1000))
+        first = worker.memory_info().rss
+        await ask(url, range(1000, 10_000))
+        assert worker.memory_info().rss - first < 0.02 * first
