@@ -25,6 +25,8 @@ from benchmarks.engine.servers import Server, running_server
 from benchmarks.engine.workloads import WORKLOADS
 from benchmarks.platform import end_on_sigterm
 
+_PAUSE_S = 1.0
+"""Threads of some engines spin for a while after their work; they should not do so in another's turn."""
 OURS = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}}"
 
 
@@ -55,6 +57,7 @@ async def _measure_all(arguments: argparse.Namespace, folder: Path) -> list[Meas
             results: dict[str, list[Measurement]] = {server.name: [] for server in servers}
             for run in range(arguments.runs + 1):
                 for server in servers:
+                    await asyncio.sleep(_PAUSE_S)
                     streams, wall_s = await WORKLOADS[name](server, seed=run)
                     # The first round warms caches and compilers up.
                     if run > 0:
