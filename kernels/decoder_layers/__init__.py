@@ -8,6 +8,7 @@ its lock takes between threads, would cost as much again. The arithmetic is that
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kernels.decoder_layers import native
@@ -55,12 +56,22 @@ class DecoderLayers:
         self._stack = native.Stack(layers, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, eps=eps)
 
     def __call__(
-        self, x: Tensor, caches: Sequence[Tensor], cos: Tensor, sin: Tensor, slots: Tensor, plan: AttentionPlan
-    ) -> None:
-        """x [tokens, hidden] becomes the state after the last layer, in place; keys and values go into their slots.
+        self,
+        x: Tensor,
+        caches: Sequence[Tensor],
+        cos: Tensor,
+        sin: Tensor,
+        slots: Tensor,
+        plan: AttentionPlan,
+        *,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """x [tokens, hidden] -> the states of `rows`, or of all, after the last layer. x is overwritten, and the keys
+        and values of all go into their slots.
 
-        caches: a layer each, as in `kernels.kv_store`; cos, sin as in `kernels.rope`; plan: its block tables count, its
-        window does not, for layers have their own. Raises ValueError on a mismatch.
+        rows: int64, ascending; the others are spared what follows the last attention. caches: a layer each, as in
+        `kernels.kv_store`; cos, sin as in `kernels.rope`; plan: its block tables count, its window does not, for layers
+        have their own. Raises ValueError on a mismatch.
         """
         num_tokens, num_kv_heads, head_dim = len(x), self._stack.num_kv_heads, self._stack.head_dim
         fits = (
@@ -71,9 +82,18 @@ class DecoderLayers:
             and sin.is_contiguous()
             and slots.shape == (num_tokens,)
             and plan.num_tokens == num_tokens
+            and (rows is None or _are_rows(rows, num_tokens))
             and len(caches) == self._stack.num_layers
             and all(cache.shape[2:] == (2 * num_kv_heads, head_dim) and cache.dtype == x.dtype for cache in caches)
         )
         if not fits:
-            raise ValueError(f"decoder_layers: x {tuple(x.shape)} {x.dtype} does not fit the tables, slots or caches")
-        self._stack.run(x, caches, cos, sin, slots, plan)
+            raise ValueError(
+                f"decoder_layers: x {tuple(x.shape)} {x.dtype} does not fit the tables, slots, rows or caches"
+            )
+        self._stack.run(x, caches, cos, sin, slots, plan, rows)
+        return x if rows is None else x[: len(rows)]
+
+
+def _are_rows(rows: Tensor, num_tokens: int) -> bool:
+    is_fit = rows.dtype == torch.int64 and rows.dim() == 1 and rows.is_contiguous()
+    return is_fit and (len(rows) == 0 or (int(rows[0]) >= 0 and int(rows[-1]) < num_tokens))

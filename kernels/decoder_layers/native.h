@@ -2,6 +2,9 @@
 // step nothing else fits, neither an interpreter nor its lock.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+
 #include "../kv_store/native.h"
 #include "../linear/native.h"
 #include "../paged_attention/native.h"
@@ -34,6 +37,8 @@ struct Step {
     const void *cos, *sin;
     const int64_t* slots;
     AttentionBatch batch;  // whose window is the layers' own instead
+    const int64_t* rows;   // ascending: those whose last state is wanted; not read where it is all
+    int64_t num_rows;
 };
 
 // x += y, [count] elements.
@@ -57,55 +62,89 @@ public:
           step_(step),
           num_threads_(num_threads),
           num_slices_(shape.attention.num_heads + 2 * shape.attention.num_kv_heads),
+          num_rows_(step.num_tokens),
           x_(static_cast<Element*>(step.x)),
-          normed_(size_t(step.num_tokens * shape.hidden_size)),
-          heads_(size_t(step.num_tokens * num_slices_ * shape.attention.head_dim)),
-          mixed_(size_t(step.num_tokens * shape.attention.num_heads * shape.attention.head_dim)),
-          gate_up_(size_t(step.num_tokens * 2 * shape.intermediate_size)),
-          wide_(size_t(step.num_tokens * shape.intermediate_size)) {}
+          normed_(rows_of(shape.hidden_size)),
+          heads_(rows_of(num_slices_ * shape.attention.head_dim)),
+          mixed_(rows_of(shape.attention.num_heads * shape.attention.head_dim)),
+          gate_up_(rows_of(2 * shape.intermediate_size)),
+          wide_(rows_of(shape.intermediate_size)) {}
 
-    void run(const Layer& layer) {
-        const int64_t hidden = shape_.hidden_size, wide = shape_.intermediate_size;
-        const int64_t dim = shape_.attention.head_dim;
-        normalize(layer.attention_norm);
-        project(normed_.data(), layer.qkv, heads_.data(), num_slices_ * dim, hidden);
-        attend(layer);
-        project(mixed_.data(), layer.o, normed_.data(), hidden, shape_.attention.num_heads * dim);
-        add<Type>(x_, normed_.data(), step_.num_tokens * hidden, num_threads_);
-        normalize(layer.mlp_norm);
-        project(normed_.data(), layer.gate_up, gate_up_.data(), 2 * wide, hidden);
-        silu_mul<Type>(gate_up_.data(), wide_.data(), step_.num_tokens, wide, num_threads_);
-        project(wide_.data(), layer.down, normed_.data(), hidden, wide);
-        add<Type>(x_, normed_.data(), step_.num_tokens * hidden, num_threads_);
+    // x becomes the state after the layers, in its first num_rows rows.
+    void run(const Layer* layers) {
+        for (int64_t i = 0; i < shape_.num_layers; ++i) {
+            store(layers[i]);
+            const bool is_last = i == shape_.num_layers - 1;
+            if (is_last && step_.num_rows == 0) return;
+            attend(layers[i]);
+            // From the last attention on, no other row is of use to those that are wanted.
+            if (is_last && step_.num_rows < step_.num_tokens) keep_wanted();
+            finish(layers[i]);
+        }
     }
 
 private:
+    // What follows attention.
+    void finish(const Layer& layer) {
+        const int64_t hidden = shape_.hidden_size, wide = shape_.intermediate_size;
+        const int64_t dim = shape_.attention.head_dim;
+        project(mixed_.get(), layer.o, normed_.get(), hidden, shape_.attention.num_heads * dim);
+        add<Type>(x_, normed_.get(), num_rows_ * hidden, num_threads_);
+        normalize(layer.mlp_norm);
+        project(normed_.get(), layer.gate_up, gate_up_.get(), 2 * wide, hidden);
+        silu_mul<Type>(gate_up_.get(), wide_.get(), num_rows_, wide, num_threads_);
+        project(wide_.get(), layer.down, normed_.get(), hidden, wide);
+        add<Type>(x_, normed_.get(), num_rows_ * hidden, num_threads_);
+    }
+
+    std::unique_ptr<Element[]> rows_of(int64_t size) const {
+        return std::make_unique_for_overwrite<Element[]>(size_t(step_.num_tokens * size));
+    }
+
+    void keep_wanted() {
+        num_rows_ = step_.num_rows;
+        for (int64_t i = 0; i < num_rows_; ++i) {
+            move_row(x_, shape_.hidden_size, step_.rows[i], i);
+            move_row(mixed_.get(), shape_.attention.num_heads * shape_.attention.head_dim, step_.rows[i], i);
+        }
+    }
+
+    static void move_row(Element* rows, int64_t size, int64_t from, int64_t to) {
+        if (from != to) std::copy_n(rows + from * size, size, rows + to * size);
+    }
+
     void normalize(const void* weight) {
-        rms_norm<Type>(x_, shape_.hidden_size, static_cast<const Element*>(weight), normed_.data(), shape_.hidden_size,
-                       step_.num_tokens, 1, shape_.hidden_size, shape_.eps, num_threads_);
+        rms_norm<Type>(x_, shape_.hidden_size, static_cast<const Element*>(weight), normed_.get(), shape_.hidden_size,
+                       num_rows_, 1, shape_.hidden_size, shape_.eps, num_threads_);
     }
 
     void project(const Element* x, const Matrix& matrix, Element* y, int64_t out_size, int64_t in_size) {
-        linear<Type>(x, matrix.packed, static_cast<const Element*>(matrix.bias), y, step_.num_tokens, out_size, in_size,
+        linear<Type>(x, matrix.packed, static_cast<const Element*>(matrix.bias), y, num_rows_, out_size, in_size,
                      num_threads_);
     }
 
-    void attend(const Layer& layer) {
+    // Queries, keys and values into heads_; of these, keys and values into their slots.
+    void store(const Layer& layer) {
         const AttentionShape& shape = shape_.attention;
-        const int64_t dim = shape.head_dim, stride = num_slices_ * dim;
-        Element* keys = heads_.data() + shape.num_heads * dim;
-        normalize_heads(layer.q_norm, heads_.data(), shape.num_heads);
+        const int64_t stride = num_slices_ * shape.head_dim;
+        Element* keys = heads_.get() + shape.num_heads * shape.head_dim;
+        normalize(layer.attention_norm);
+        project(normed_.get(), layer.qkv, heads_.get(), stride, shape_.hidden_size);
+        normalize_heads(layer.q_norm, heads_.get(), shape.num_heads);
         normalize_heads(layer.k_norm, keys, shape.num_kv_heads);
-        rope<Type>(heads_.data(), stride, static_cast<const Element*>(step_.cos),
+        rope<Type>(heads_.get(), stride, static_cast<const Element*>(step_.cos),
                    static_cast<const Element*>(step_.sin), step_.num_tokens, shape.num_heads + shape.num_kv_heads,
-                   dim, num_threads_);
+                   shape.head_dim, num_threads_);
         constexpr int64_t kBytes = sizeof(Element);
         store_kv(reinterpret_cast<const char*>(keys), stride * kBytes, static_cast<char*>(layer.cache), step_.slots,
-                 step_.num_tokens, 2 * shape.num_kv_heads * dim * kBytes, num_threads_);
+                 step_.num_tokens, 2 * shape.num_kv_heads * shape.head_dim * kBytes, num_threads_);
+    }
+
+    void attend(const Layer& layer) {
         AttentionBatch batch = step_.batch;
         batch.window = layer.window;
-        Attention<Type>(batch, shape, static_cast<const Element*>(layer.cache), num_threads_)
-            .run(heads_.data(), stride, mixed_.data());
+        Attention<Type>(batch, shape_.attention, static_cast<const Element*>(layer.cache), num_threads_)
+            .run(heads_.get(), num_slices_ * shape_.attention.head_dim, mixed_.get());
     }
 
     void normalize_heads(const void* weight, Element* heads, int64_t num_heads) {
@@ -117,13 +156,13 @@ private:
 
     const DecoderShape& shape_;
     const Step& step_;
-    int64_t num_threads_, num_slices_;
+    int64_t num_threads_, num_slices_, num_rows_;
     Element* x_;
-    std::vector<Element> normed_, heads_, mixed_, gate_up_, wide_;
+    // Without a first value, which would be a pass over memory for nothing.
+    std::unique_ptr<Element[]> normed_, heads_, mixed_, gate_up_, wide_;
 };
 
 template <class Type>
 void run_decoder(const DecoderShape& shape, const Layer* layers, const Step& step, int64_t num_threads) {
-    Decoder<Type> decoder(shape, step, num_threads);
-    for (int64_t i = 0; i < shape.num_layers; ++i) decoder.run(layers[i]);
+    Decoder<Type>(shape, step, num_threads).run(layers);
 }

@@ -45,6 +45,8 @@ class _Step(ctypes.Structure):
         ("num_tokens", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("x", "cos", "sin", "slots")),
         ("batch", attention.Batch),
+        ("rows", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int64),
     )
 
 
@@ -66,7 +68,14 @@ class Stack:
         )
 
     def run(
-        self, x: Tensor, caches: Sequence[Tensor], cos: Tensor, sin: Tensor, slots: Tensor, plan: AttentionPlan
+        self,
+        x: Tensor,
+        caches: Sequence[Tensor],
+        cos: Tensor,
+        sin: Tensor,
+        slots: Tensor,
+        plan: AttentionPlan,
+        rows: Tensor | None,
     ) -> None:
         native = library()
         assert native is not None
@@ -80,6 +89,8 @@ class Stack:
             sin=address(sin),
             slots=address(slots),
             batch=attention.batch_of(plan),
+            rows=address(rows),
+            num_rows=len(x) if rows is None else len(rows),
         )
         native.run_layers(
             kind(x.dtype),

@@ -11,7 +11,16 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", "-mavx512bf16", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread")
+_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-march=x86-64-v4",
+    "-mavx512bf16",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+)
 _COMPILERS = ("c++", "g++", "clang++")
 _KERNELS = Path(__file__).parent.parent
 _LIMIT_S = 300

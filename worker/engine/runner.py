@@ -52,9 +52,11 @@ class Runner:
             inputs = make_inputs(
                 chunks, self._cos, self._sin, num_adapter_slots=self._lora.num_slots, windows=self._windows
             )
+            if not inputs.has_pooling and not any(map(is_wanted, chunks)):
+                x = self._model.forward(inputs, self._caches, self._lora.layers, rows=inputs.output_rows)
+                return StepOutputs(self._model.logits(x), {}, {})
             x = self._model.forward(inputs, self._caches, self._lora.layers)
-            pooled = pool(chunks, x, self._model) if inputs.has_pooling else {}
-            scored = score_prompts(chunks, x, self._model) if any(map(is_wanted, chunks)) else {}
+            pooled, scored = pool(chunks, x, self._model), score_prompts(chunks, x, self._model)
             return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled, scored)
 
     def take_memory(self) -> None:

@@ -47,16 +47,17 @@ class LlamaModel:
     stack: DecoderLayers | None
     """The same layers in one call, for steps without adapters; None where the native kernels do not run."""
 
-    def forward(self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer]) -> Tensor:
-        """The tokens' states after the last layer [tokens, hidden]; their keys and values are stored."""
+    def forward(
+        self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer], *, rows: Tensor | None = None
+    ) -> Tensor:
+        """States after the last layer [len(rows), hidden], or of all tokens; keys and values of all are stored."""
         x = torch.nn.functional.embedding(inputs.token_ids, self.embedding)
         if self.stack is not None and inputs.segments is None:
             plan = next(iter(inputs.attention.values()))
-            self.stack(x, caches, inputs.cos, inputs.sin, inputs.slots, plan)
-            return x
+            return self.stack(x, caches, inputs.cos, inputs.sin, inputs.slots, plan, rows=rows)
         for layer, cache, adapters in zip(self.layers, caches, lora, strict=True):
             x = layer(x, cache, inputs, adapters)
-        return x
+        return x if rows is None else x.index_select(0, rows)
 
     def final_states(self, x: Tensor) -> Tensor:
         """What transformers calls the last hidden state, of rows that `forward` returned."""
