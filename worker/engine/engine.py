@@ -6,9 +6,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from worker.engine.admission import check_request
 from worker.engine.assembly import EngineParts, assemble
@@ -26,7 +27,7 @@ from worker.engine.prefix_cache import PublicPrompts
 from worker.engine.request import EngineLoad, EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
 from worker.engine.shedding import max_queued
-from worker.engine.stream import Bell, Delivery, TokenStream, deliver
+from worker.engine.stream import Bell, Deliveries, Delivery, TokenStream
 from worker.lora.adapter import AdapterError, read_adapter
 
 log = logging.getLogger("tiergate.engine")
@@ -49,6 +50,8 @@ class Engine:
         self.is_broken = False
         self._thread: threading.Thread | None = None
         self._num_discarded = 0
+        # A loop that is gone takes its own with it.
+        self._deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Deliveries] = WeakKeyDictionary()
         self.last_step_at = time.monotonic()
         self.max_model_len = parts.max_model_len
         self.vocab_size, self.hidden_size = parts.config.vocab_size, parts.config.hidden_size
@@ -170,7 +173,7 @@ class Engine:
     def _check(self, request: EngineRequest) -> None:
         check_request(request, vocab_size=self._parts.config.vocab_size, max_model_len=self.max_model_len)
         if request.request_id in self._streams:
-            raise InvalidRequest(f"the request id {request.request_id!r} is in use")
+            raise InvalidRequest(f"the request id {request.request_id!r} is in use", param="x-request-id")
         if request.adapter is not None and request.adapter not in self._parts.lora.names:
             raise UnknownAdapter(request.adapter)
 
@@ -184,7 +187,7 @@ class Engine:
         # Slots that the next step will fill are not the queue's, unless blocks keep them from being filled.
         free_slots = 0 if scheduler.num_waiting else scheduler.max_num_seqs - scheduler.num_running
         num_queued = num_waiting + num_requests - free_slots
-        retry_after_s = self._loop.rate.retry_after_s(num_waiting, time.monotonic())
+        retry_after_s = self._loop.rate.retry_after_s(num_waiting)
         if num_queued > max_waiting:
             raise QueueFull(retry_after_s)
         is_kv_tight = scheduler.is_kv_tight
@@ -196,7 +199,7 @@ class Engine:
         self._wake.notify()
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Run between two steps, and pass on its exception."""
+        """Run between two steps, and pass on its exception. Raises EngineStopped when there are no more steps."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -213,6 +216,9 @@ class Engine:
                 self._post(run)
         if not is_running:
             run()
+        while not wait([done], _IDLE_TURN_S).done:
+            if self.is_broken:
+                raise EngineStopped()
         done.result()
 
     def _count_discarded(self, num_tokens: int) -> None:
@@ -272,7 +278,7 @@ class Engine:
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, batch: list[Delivery]) -> None:
         try:
-            loop.call_soon_threadsafe(deliver, batch)
+            loop.call_soon_threadsafe(self._deliveries.setdefault(loop, Deliveries(loop)).add, batch)
         except RuntimeError:
             # The loop is closed: nobody is left to read.
             for stream, _ in batch:

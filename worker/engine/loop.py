@@ -131,28 +131,31 @@ class StepLoop:
         else:
             num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
             num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
-            duration_s = time.monotonic() - started_at
             self._pace.record(
-                num_decodes=num_decodes, num_prefill=num_prefill, num_together=num_together, duration_s=duration_s
+                num_decodes=num_decodes,
+                num_prefill=num_prefill,
+                num_together=num_together,
+                duration_s=time.monotonic() - started_at,
             )
+        self.rate.record_step(time.monotonic() - started_at)
 
     def _compute(self, chunks: list[Chunk], started_at: float) -> None:
         """Whatever may raise comes before any change, so that the same chunks can be computed again."""
         finishing = [chunk.sequence for chunk in chunks if chunk.is_last and chunk.sequence.request.pooling is None]
         outputs = self._parts.runner.run(chunks)
         tokens = self._parts.sampler.choose(outputs.logits, finishing)
-        now = time.monotonic()
+        duration_s = time.monotonic() - started_at
         for chunk in chunks:
-            chunk.sequence.compute_s += now - started_at
+            chunk.sequence.compute_s += duration_s
         self._scheduler.advance(chunks)
         for sequence, scored in outputs.prompt_logprobs.items():
             sequence.prompt_logprobs += scored
         for sequence, token in zip(finishing, tokens, strict=True):
-            self._accept(sequence, token, now)
+            self._accept(sequence, token)
         for sequence, pooled in outputs.pooled.items():
             sequence.pooled = pooled
             if not sequence.num_uncomputed:
-                self._finish_embedding(sequence, now)
+                self._finish_embedding(sequence)
 
     def _compute_alone(self, chunk: Chunk) -> None:
         try:
@@ -162,17 +165,17 @@ class StepLoop:
             self._discard_blocks(chunk.sequence)
             self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
 
-    def _finish_embedding(self, sequence: Sequence, now: float) -> None:
+    def _finish_embedding(self, sequence: Sequence) -> None:
         embedding = unit_vector(sequence.pooled)
         if embedding is None:
             self._fail_not_finite(sequence)
             return
         self._count_prompt(sequence)
         self._drop(sequence)
-        self.rate.record(now)
+        self.rate.record_end()
         self.outputs.append((sequence.request.request_id, _make_output(sequence, [], "stop", embedding)))
 
-    def _accept(self, sequence: Sequence, sampled: Sampled | None, now: float) -> None:
+    def _accept(self, sequence: Sequence, sampled: Sampled | None) -> None:
         """Append a sampled token and put it out; None means that the logits were not finite."""
         if sampled is None:
             self._fail_not_finite(sequence)
@@ -187,7 +190,7 @@ class StepLoop:
         reason = self._finish_reason(sequence)
         if reason is not None:
             self._drop(sequence)
-            self.rate.record(now)
+            self.rate.record_end()
         output = _make_output(sequence, [each.token_id for each in taken], reason)
         if sequence.request.sampling.num_logprobs is not None:
             output = replace(

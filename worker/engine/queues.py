@@ -2,7 +2,8 @@
 
 A class whose first in line was passed by MAX_PASSED admissions of better classes may send it out of turn: before all
 others, and from then on ranked before everything that runs, so that it is not evicted again. One sequence a class at a
-time: to the better classes that costs at most a slot and its blocks for each class below them.
+time: to the better classes that costs at most a slot and its blocks for each class below them, and the wait until these
+are free.
 
 **The bound.** While a class has somebody waiting and none of its own running out of turn, better classes are admitted
 at most MAX_PASSED times before it; and what runs out of turn always has room to end, since it is ranked first and the

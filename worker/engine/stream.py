@@ -8,6 +8,7 @@ from worker.engine.errors import EngineError
 from worker.engine.request import TokenOutput
 
 Delivery = tuple["TokenStream", TokenOutput | EngineError]
+_AT_ONCE = 8
 
 
 class Bell:
@@ -153,10 +154,28 @@ class JointStream:
         return outputs
 
 
-def deliver(batch: list[Delivery]) -> None:
-    """One call of the loop for all outputs of a step."""
-    for stream, output in batch:
-        stream.put(output)
+class Deliveries:
+    """What is on its way into one event loop. It is handed out a few at a time, so that a request which arrives while
+    dozens of streams get a token is not behind all of them at each of its turns."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Delivery] = deque()
+
+    def add(self, batch: list[Delivery]) -> None:
+        """A step's outputs, in the loop's thread."""
+        is_idle = not self._waiting
+        # First tokens, which stand last in a step, are waited for the most.
+        self._waiting.extend(reversed(batch))
+        if is_idle:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._waiting))):
+            stream, output = self._waiting.popleft()
+            stream.put(output)
+        if self._waiting:
+            self._loop.call_soon(self._hand_out)
 
 
 def _merge(first: TokenOutput, second: TokenOutput) -> TokenOutput:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import make_tiny_checkpoint
 from tests.worker.engine.requests import collect, make_request
 from worker.engine.assembly import assemble
+from worker.engine.blocks import BlockPool
 from worker.engine.engine import Engine
 from worker.engine.errors import (
     DeadlineExceeded,
@@ -25,6 +26,7 @@ from worker.engine.errors import (
     UnknownAdapter,
 )
 from worker.engine.runner import Runner, StepOutputs
+from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Chunk
 from worker.engine.settings import EngineSettings
 from worker.lora.adapter import AdapterError
@@ -137,6 +139,33 @@ async def test_stopping_answers_everybody(checkpoint: Path) -> None:
     await engine.stop()
     with pytest.raises(EngineStopped):
         [output async for output in stream]
+    with pytest.raises(EngineStopped):
+        engine.generate(make_request(PROMPT))
+
+
+class BrokenScheduler(Scheduler):
+    """Has a bug, which shows once something more is asked of the engine."""
+
+    engine: Engine
+
+    def schedule(self, now: float, *, max_prefill: int | None = None) -> list[Chunk]:
+        while not self.engine._inbox:
+            time.sleep(0.001)
+        raise RuntimeError("a bug")
+
+
+async def test_after_a_bug_in_the_loop_nobody_waits(checkpoint: Path, adapters: dict[str, Path]) -> None:
+    settings = EngineSettings(model_path=checkpoint, num_threads=1)
+    scheduler = BrokenScheduler(BlockPool(64), max_num_seqs=8, max_batched_tokens=64)
+    engine = scheduler.engine = Engine(replace(assemble(settings), scheduler=scheduler), settings)
+    engine.start()
+    stream = engine.generate(make_request(PROMPT))
+    async with asyncio.timeout(30):
+        with pytest.raises(EngineStopped):
+            await asyncio.to_thread(engine.load_adapter, "late", adapters["one"])
+        with pytest.raises(EngineStopped):
+            [output async for output in stream]
+    assert engine.is_broken
     with pytest.raises(EngineStopped):
         engine.generate(make_request(PROMPT))
 
