@@ -97,10 +97,16 @@ class FairQueue:
 
 
 class Turns:
-    """Whose turn it is: of the names that wait, the one that was served least; of equals the first that came."""
+    """Whose turn it is: of the names that wait, the one that was served least.
+
+    Of equals the first that came, but before it one that was lifted to its counter: that one had nothing, while it was
+    served. None is passed so twice before its turn, or ever new names would keep it from one.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, None] = {}
+        self._lifted: set[str] = set()
+        self._passed: set[str] = set()
         self._served: dict[str, float] = {}
         self._floor = 0.0
 
@@ -112,19 +118,31 @@ class Turns:
         """It waits from now on; the time that it did not earned it no credit."""
         if name not in self._waiting:
             lift = min((self._served[other] for other in self._waiting), default=self._floor)
-            self._served[name] = max(self._served.get(name, lift), lift)
+            own = self._served.get(name, 0.0)
+            if own < lift:
+                self._lifted.add(name)
+            self._served[name] = max(own, lift)
             self._waiting[name] = None
 
     def leave(self, name: str) -> None:
         del self._waiting[name]
+        self._lifted.discard(name)
+        self._passed.discard(name)
         if len(self._served) > _MAX_REMEMBERED + len(self._waiting):
             self._forget_the_least_served()
 
     def next(self) -> str:
-        return min(self._waiting, key=self._served.__getitem__)
+        least = min(map(self._served.__getitem__, self._waiting))
+        equals = [name for name in self._waiting if self._served[name] == least]
+        if equals[0] in self._passed:
+            return equals[0]
+        return next((name for name in equals if name in self._lifted), equals[0])
 
     def take(self, name: str) -> None:
         """Its turn is used."""
+        self._passed |= {other for other in self._waiting if self._served[other] == self._served[name]}
+        self._passed.discard(name)
+        self._lifted.discard(name)
         self._floor = max(self._floor, self._served[name])
 
     def charge(self, name: str, cost: float) -> None:

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from worker.engine.sequence import Chunk, Sequence
 
+SHORT_PROMPTS = 128
+"""So many tokens of the best are computed at once, whatever the pace, where that finishes them: who is next should not
+wait for a step more."""
 _OLDEST_SHARE = 4
 _MIN_TOKENS = 16.0
 _EXTRA_TIME = 0.7
@@ -15,23 +18,30 @@ _MAX_DEBT_S = 1.0
 """A pause of the machine itself should not be made up for without end."""
 
 
-def share_prefill(pending: list[Sequence], budget: int) -> list[Chunk]:
-    """Chunks of at most `budget` tokens in all for sequences that still have prompt tokens to compute, best first.
+def share_prefill(pending: list[Sequence], budget: int, *, limit: int) -> list[Chunk]:
+    """Chunks of about `budget` tokens, at most `limit`, for sequences that have prompt tokens to compute, best first.
 
-    The one that came first gets at least a quarter, so that every prompt is finished some day, whoever comes later.
+    The one that came first gets at least a quarter of the budget, so that every prompt is finished some day, whoever
+    comes later. The best are finished, even beyond the budget, while that takes SHORT_PROMPTS tokens in all.
     """
-    if not pending or budget <= 0:
+    if not pending:
         return []
     oldest = min(pending, key=lambda sequence: sequence.order)
     granted = {oldest: min(oldest.num_uncomputed, -(-budget // _OLDEST_SHARE))}
-    budget -= granted[oldest]
+    spare = min(SHORT_PROMPTS, limit - granted[oldest])
+    for sequence in pending:
+        spare -= sequence.num_uncomputed
+        if spare < 0:
+            break
+        granted[sequence] = sequence.num_uncomputed
+    budget -= sum(granted.values())
     for sequence in pending:
         so_far = granted.get(sequence, 0)
         more = min(sequence.num_uncomputed - so_far, budget)
         if more > 0:
             granted[sequence] = so_far + more
             budget -= more
-    return [Chunk(sequence, num_tokens) for sequence, num_tokens in granted.items()]
+    return [Chunk(sequence, num_tokens) for sequence, num_tokens in granted.items() if num_tokens]
 
 
 class _DecodeStep(NamedTuple):
@@ -71,12 +81,17 @@ class PrefillPace:
         return int(self._max_tokens) if is_due else 0
 
     def record(self, *, num_decodes: int, num_prefill: int, num_together: int, duration_s: float) -> None:
-        """A step of that many decodes and prompt tokens was computed, when `num_together` could run together."""
+        """A step of that many decodes and prompt tokens was computed, when `num_together` could run together.
+
+        Where decodes alone were asked for, a short prompt beside them counts for nothing, or one after the other would
+        keep long ones from being computed at all.
+        """
         if not num_decodes:
             return
+        is_alone = not num_prefill or self.max_tokens == 0
         self._num_decodes = num_decodes
         size = num_decodes.bit_length()
-        if not num_prefill:
+        if is_alone:
             self._num_mixed = 0
             self._alone.setdefault(size, deque(maxlen=_NUM_MEASURED)).append(_DecodeStep(duration_s, num_decodes))
             self._debt_s -= min(self._debt_s, _EXTRA_TIME * duration_s)

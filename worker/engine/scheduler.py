@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from worker.engine.blocks import BLOCK_SIZE, BlockPool, blocks_needed
 from worker.engine.eviction import evictable_for, rank, worst
 from worker.engine.fairness import token_cost
-from worker.engine.prefill import share_prefill
+from worker.engine.prefill import SHORT_PROMPTS, share_prefill
 from worker.engine.prefix_cache import chain_digest
 from worker.engine.queues import ClassQueues, Turn
 from worker.engine.sequence import Chunk, Sequence
@@ -120,16 +120,17 @@ class Scheduler:
         self._provide_decode_blocks()
         self._make_room()
         decodes = [Chunk(sequence, 1) for sequence in self._running if sequence.num_uncomputed == 1]
-        budget = self.max_batched_tokens - len(decodes)
+        limit = budget = self.max_batched_tokens - len(decodes)
         if decodes and max_prefill is not None:
             budget = min(budget, max_prefill)
         pending = [sequence for sequence in self._running if sequence.num_uncomputed > 1]
-        while (turn := self._queues.next()) and self._num_before(turn, pending) < budget and self._admit(turn, now):
+        room = max(budget, min(SHORT_PROMPTS, limit))
+        while (turn := self._queues.next()) and self._num_before(turn, pending) < room and self._admit(turn, now):
             pending.append(turn.sequence)
         pending.sort(key=self._prefill_place)
         # Not in place: a list that is being sorted looks empty to other threads, which ask how many run.
         self._running = sorted(self._running, key=_place)
-        return decodes + share_prefill(pending, budget)
+        return decodes + share_prefill(pending, budget, limit=limit)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Count a computed step: tokens served, and full blocks that can now be found by their content."""

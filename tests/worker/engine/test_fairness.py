@@ -36,6 +36,17 @@ def test_a_tenant_that_returns_is_lifted_to_those_that_waited() -> None:
     assert names(queue, 4).count("b") == 2
 
 
+def test_a_tenant_that_comes_anew_is_before_its_equal_once() -> None:
+    queue = FairQueue()
+    push(queue, "aaaa")
+    served = queue.pop()
+    queue.charge(served.request, 10)
+    push(queue, "b")
+    assert names(queue, 1) == "b"
+    push(queue, "c")
+    assert names(queue, 2) == "ac"
+
+
 def test_a_tenant_served_much_stays_behind_those_that_wait() -> None:
     queue = FairQueue()
     push(queue, "abbb")
