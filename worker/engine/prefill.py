@@ -10,7 +10,8 @@ SHORT_PROMPTS = 128
 wait for a step more."""
 _OLDEST_SHARE = 4
 _MIN_TOKENS = 16.0
-_EXTRA_TIME = 0.7
+_EXTRA_TIME = 0.4
+_TIME_FOR_NEWCOMERS = 2.0
 _MAX_GROWTH, _MAX_SHRINKAGE = 1.5, 0.5
 _MEASURED_EVERY = 16
 _NUM_MEASURED = 3
@@ -55,11 +56,10 @@ def _median(steps: deque[_DecodeStep]) -> _DecodeStep:
 
 class PrefillPace:
     """How many prompt tokens a step may compute beside decodes, so that those who wait for their next token wait at
-    most about twice as long as they would among all that are here: a mixed step aims at 1.7 times a step of decodes
-    alone, of as many as can run together once all prompts are computed. One long prompt so hardly slows the streams
-    beside it, and of many requests that come at once the first do not keep the others waiting. Where a single block
-    takes longer, far into a long prompt, what it took too much is made up for by steps without any: so it holds on
-    average.
+    most twice as long as without: a mixed step aims at 1.4 times a step of as many decodes alone. To that comes twice
+    the time by which decodes alone will take longer once all that are here decode together: of many requests that come
+    at once the first do not keep the others waiting. Where a single block takes longer, far into a long prompt, what it
+    took too much is made up for by steps without any: so it holds on average.
 
     After each mixed step the number follows what it took: it shrinks at most by half, grows at most by half of itself,
     and is never less than a block. What decodes alone take is known from steps that had only these, by their number in
@@ -99,7 +99,8 @@ class PrefillPace:
             self._num_mixed += 1
             alone_s = _median(self._alone[size]).duration_s
             extra_s = duration_s - alone_s
-            wanted_s = (1 + _EXTRA_TIME) * max(self._together_s(num_together), alone_s) - alone_s
+            newcomers_s = max(self._together_s(num_together) - alone_s, 0.0)
+            wanted_s = _EXTRA_TIME * alone_s + _TIME_FOR_NEWCOMERS * newcomers_s
             self._follow(num_prefill, extra_s, wanted_s)
             if self._max_tokens <= _MIN_TOKENS:
                 self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)

@@ -98,8 +98,8 @@ def long_prompt_beside_streams(machine: Machine, *, length: int) -> tuple[list[f
 def test_beside_a_long_prompt_steps_take_at_most_twice_as_long(per_token_s: float) -> None:
     seconds, alone_s = long_prompt_beside_streams(Machine(per_token_s), length=WINDOW - 1)
     assert sorted(seconds)[int(0.99 * len(seconds))] <= 2 * alone_s
-    # The prompt gets what it may: a third of the time and more.
-    assert (WINDOW - 1) * per_token_s >= 0.33 * sum(seconds) or len(seconds) < 1.3 * WINDOW / 2048
+    # The prompt gets what it may: a quarter of the time and more.
+    assert (WINDOW - 1) * per_token_s >= 0.25 * sum(seconds) or len(seconds) < 1.3 * WINDOW / 2048
 
 
 def test_it_holds_with_noise_and_when_later_tokens_cost_more() -> None:
@@ -114,9 +114,9 @@ def test_it_holds_with_noise_and_when_later_tokens_cost_more() -> None:
 def test_where_a_block_is_too_much_streams_take_at_most_twice_as_long_on_average_and_prompts_still_go_on() -> None:
     machine = Machine(5e-3)
     seconds, alone_s = long_prompt_beside_streams(machine, length=2000)
-    assert sum(seconds) <= 1.75 * alone_s * len(seconds)
+    assert sum(seconds) <= 1.45 * alone_s * len(seconds)
     # No more is made up for than was taken.
-    assert 2000 * machine.per_token_s >= 0.38 * sum(seconds)
+    assert 2000 * machine.per_token_s >= 0.25 * sum(seconds)
 
 
 def test_the_first_of_many_that_come_at_once_do_not_keep_the_others_waiting() -> None:
