@@ -5,6 +5,7 @@ prompt tokens are shared: `prefill`.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from worker.engine.blocks import BLOCK_SIZE, BlockPool, blocks_needed
@@ -45,6 +46,7 @@ class Scheduler:
         self._reserved_blocks = int(enterprise_headroom * pool.num_blocks)
         self._queues = ClassQueues()
         self._running: list[Sequence] = []
+        self._num_running_of: Counter[str] = Counter()
         self._live: dict[str, Sequence] = {}
         self._deadlines: list[tuple[float, int, str]] = []
         self._next_order = 0
@@ -179,9 +181,12 @@ class Scheduler:
         place = self._prefill_place(turn.sequence)
         return sum(each.num_uncomputed for each in pending if self._prefill_place(each) < place)
 
-    def _prefill_place(self, sequence: Sequence) -> tuple[int, float, int, int]:
-        """By class, then the least served tenant's, then the one that has least to do."""
-        return rank(sequence), self._queues.served(sequence.request), sequence.num_uncomputed, sequence.order
+    def _prefill_place(self, sequence: Sequence) -> tuple[int, float, int, int, int]:
+        """By class, then the least served tenant's, of equals the one's with least running, then that which has least
+        to do."""
+        request = sequence.request
+        served, num_running = self._queues.served(request), self._num_running_of[request.tenant]
+        return rank(sequence), served, num_running, sequence.num_uncomputed, sequence.order
 
     def _admit(self, turn: Turn, now: float) -> bool:
         """Move the next waiting one to the running, with the blocks of all its tokens; False if it does not fit."""
@@ -200,6 +205,7 @@ class Scheduler:
             sequence.started_at = now
             sequence.num_cached = sequence.num_computed
         self._running.append(sequence)
+        self._num_running_of[sequence.request.tenant] += 1
         return True
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
@@ -239,6 +245,11 @@ class Scheduler:
         heapq.heapify(self._deadlines)
 
     def _release(self, sequence: Sequence) -> None:
+        """It runs no more."""
+        tenant = sequence.request.tenant
+        self._num_running_of[tenant] -= 1
+        if not self._num_running_of[tenant]:
+            del self._num_running_of[tenant]
         self.pool.release(sequence.owned_blocks)
         sequence.block_ids = []
         sequence.num_named = sequence.num_computed = sequence.num_outlived = 0

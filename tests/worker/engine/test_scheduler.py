@@ -309,3 +309,15 @@ def test_blocks_that_no_layer_looks_back_on_are_given_up_and_still_found() -> No
     assert simulation.run_dry() < 5
     simulation.scheduler.add(make_sequence("b", prompt_len=60, max_tokens=1))
     assert sum(chunk.num_tokens for chunk in simulation.step()) == 60 - 48
+
+
+def test_a_tenant_that_comes_anew_has_its_short_prompt_computed_in_the_next_step() -> None:
+    scheduler = Scheduler(BlockPool(400), max_num_seqs=16, max_batched_tokens=512)
+    simulation = Simulation(scheduler)
+    for i in range(40):
+        scheduler.add(make_sequence(f"a{i}", tenant="a", prompt_len=100, max_tokens=30, first_token=1000 * i))
+    for _ in range(25):
+        simulation.step(max_prefill=24)
+    scheduler.add(make_sequence("b", tenant="b", prompt_len=64, max_tokens=1, first_token=90_000))
+    simulation.step(max_prefill=24)
+    assert "b" in simulation.finished
