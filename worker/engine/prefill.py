@@ -83,17 +83,19 @@ class PrefillPace:
     def record(self, *, num_decodes: int, num_prefill: int, num_together: int, duration_s: float) -> None:
         """A step of that many decodes and prompt tokens was computed, when `num_together` could run together.
 
-        Where decodes alone were asked for, a short prompt beside them counts for nothing, or one after the other would
-        keep long ones from being computed at all.
+        Where decodes alone were asked for, a short prompt beside them does not make the step count as a mixed one, or
+        one after the other would keep long prompts from being computed at all; nor is its time that of decodes alone,
+        unless nothing better is known.
         """
         if not num_decodes:
             return
-        is_alone = not num_prefill or self.max_tokens == 0
+        was_to_be_alone = self.max_tokens == 0
         self._num_decodes = num_decodes
         size = num_decodes.bit_length()
-        if is_alone:
-            self._num_mixed = 0
+        if not num_prefill or (was_to_be_alone and size not in self._alone):
             self._alone.setdefault(size, deque(maxlen=_NUM_MEASURED)).append(_DecodeStep(duration_s, num_decodes))
+        if not num_prefill or was_to_be_alone:
+            self._num_mixed = 0
             self._debt_s -= min(self._debt_s, _EXTRA_TIME * duration_s)
         elif size in self._alone:
             self._num_mixed += 1

@@ -138,6 +138,22 @@ def test_the_first_of_many_that_come_at_once_do_not_keep_the_others_waiting() ->
     assert crowd(500) <= 1.4 * (prefill_s + decode_s)
 
 
+def test_a_short_prompt_in_the_way_is_not_taken_for_slow_decodes() -> None:
+    pace = PrefillPace()
+
+    def record(num_prefill: int, duration_s: float) -> None:
+        pace.record(num_decodes=8, num_prefill=num_prefill, num_together=9, duration_s=duration_s)
+
+    record(0, 0.01)
+    while pace.max_tokens:
+        record(pace.max_tokens, 0.013)
+    record(100, 0.05)
+    before = pace.max_tokens
+    assert before > 0
+    record(before, 0.03)
+    assert pace.max_tokens < before
+
+
 def test_nothing_that_decodes_leaves_the_whole_budget() -> None:
     simulation = Simulation(Scheduler(BlockPool(300), max_num_seqs=8, max_batched_tokens=2048))
     simulation.scheduler.add(make_sequence("a", prompt_len=3000))
