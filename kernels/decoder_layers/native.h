@@ -45,10 +45,8 @@ struct Step {
 template <class Type>
 void add(typename Type::Element* x, const typename Type::Element* y, int64_t count, int64_t num_threads) {
     parallel_rows(num_threads, count, 16384, [&](int64_t first, int64_t end) {
-        for (int64_t i = first; i < end; i += 16) {
-            const __mmask16 mask = first_lanes(end - i);
-            Type::store(x + i, mask, _mm512_add_ps(Type::load(x + i, mask), Type::load(y + i, mask)));
-        }
+        for (int64_t i = first; i < end; i += 16)
+            Type::store(x + i, end - i, Type::load(x + i, end - i) + Type::load(y + i, end - i));
     });
 }
 

@@ -35,5 +35,5 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tenso
 
 
 def is_fast(dtype: torch.dtype) -> bool:
-    """Whether this machine multiplies matrices of that dtype at least as fast as float32."""
-    return dtype == torch.float32 or onednn.is_supported(dtype)
+    """Whether this machine multiplies matrices of that dtype at least about as fast as float32."""
+    return dtype == torch.float32 or onednn.is_supported(dtype) or native.is_supported(dtype)

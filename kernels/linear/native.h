@@ -1,15 +1,12 @@
-// y = x weight^T + bias. A weight is packed in panels of 64 outputs: [panels][units of the input][64].
+// y = x weight^T + bias. A weight is packed in panels of kPanel outputs: [panels][units of the input][kPanel].
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
-constexpr int64_t kPanel = 64;
-// A panel's slice of so many units (64 KiB) stays near the core while rows pass by; and sums of sums err less.
-constexpr int64_t kUnitsPerSlice = 256;
-constexpr int64_t kRowsPerBlock = 192;
 // Runs of panels that a thread takes at once: few, so that weights flow on; several, so that threads end together.
 constexpr int64_t kRunsPerThread = 3;
 
@@ -31,6 +28,28 @@ void pack_weight(const typename Type::Element* weight, int64_t out_size, int64_t
             }
     });
 }
+
+// Rows as the left side of products: where they lie, or converted, apart by a little more than their length, since
+// rows apart by a power of two would share the places in the nearest cache.
+template <class Type>
+struct LeftRows {
+    using Number = typename Type::Left;
+
+    LeftRows(const typename Type::Element* x, int64_t num_rows, int64_t size) {
+        if constexpr (std::is_same_v<Number, typename Type::Element>) {
+            numbers = x;
+            stride = size;
+        } else {
+            stride = (size + 15) / 16 * 16 + 16;
+            Number* to = scratch<Number, 8>(size_t(num_rows * stride));
+            for (int64_t row = 0; row < num_rows; ++row) to_left<Type>(x + row * size, size, to + row * stride);
+            numbers = to;
+        }
+    }
+
+    const Number* numbers;
+    int64_t stride;
+};
 
 template <class Type>
 struct Product {
@@ -57,7 +76,7 @@ struct Product {
 private:
     void compute(int64_t first, int64_t height, int64_t panel, int64_t end) const {
         const int64_t num_units = in_size / Type::kPerUnit;
-        const auto* rows = reinterpret_cast<const uint32_t*>(x + first * in_size);
+        const LeftRows<Type> rows(x + first * in_size, height, in_size);
         const uint32_t* last = packed + (end * num_units - kUnitsPerSlice) * kPanel;
         float* sums = scratch<float, 0>(size_t(height * kPanel));
         for (; panel < end; ++panel) {
@@ -65,8 +84,8 @@ private:
                 const int64_t count = std::min(kUnitsPerSlice, num_units - unit);
                 const uint32_t* slice = packed + (panel * num_units + unit) * kPanel;
                 const uint32_t* next = slice + count * kPanel;
-                multiply_rows<Type, 4>(rows + unit, num_units, slice, count, sums, kPanel, height, unit > 0,
-                                       next <= last ? next : nullptr);
+                multiply_rows<Type, kPanel / 16>(rows.numbers + unit * Type::kPerUnit, rows.stride, slice, count, sums,
+                                                 kPanel, height, unit > 0, next <= last ? next : nullptr);
             }
             finish(sums, first, height, panel * kPanel);
         }
@@ -75,10 +94,10 @@ private:
     void finish(const float* sums, int64_t first, int64_t height, int64_t column) const {
         for (int64_t row = 0; row < height; ++row)
             for (int64_t i = 0; i < kPanel && column + i < out_size; i += 16) {
-                const __mmask16 mask = first_lanes(out_size - column - i);
-                const Lanes shift = bias ? Type::load(bias + column + i, mask) : _mm512_setzero_ps();
-                Type::store(y + (first + row) * out_size + column + i, mask,
-                            _mm512_add_ps(_mm512_loadu_ps(sums + row * kPanel + i), shift));
+                const int64_t count = out_size - column - i;
+                const Lanes shift = bias ? Type::load(bias + column + i, count) : splat(0.f);
+                Type::store(y + (first + row) * out_size + column + i, count,
+                            load_floats(sums + row * kPanel + i) + shift);
             }
     }
 };

@@ -1,4 +1,4 @@
-"""The CPU path in C++: panels of 64 outputs, each read once for all rows of a step.
+"""The CPU path in C++: panels of outputs, each read once for all rows of a step.
 
 It beats oneDNN where a step has few rows, since it streams weights at the memory's speed and costs a microsecond a
 call; and it sums a row in the same order whatever the number of rows.
@@ -10,7 +10,11 @@ from torch import Tensor
 from kernels.linear.packed import PackedWeight
 from kernels.native import address, is_native, kind, library, num_threads
 
-_PANEL, _UNIT_BYTES = 64, 4
+_UNIT_BYTES = 4
+
+
+def is_supported(dtype: torch.dtype) -> bool:
+    return is_native(torch.empty(0, dtype=dtype))
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -18,13 +22,13 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def pack(weight: Tensor) -> Tensor:
-    """[panels, units of 4 bytes, 64] int32."""
-    out_size, in_size = weight.shape
-    num_units = in_size * weight.element_size() // _UNIT_BYTES
-    packed = torch.empty((-(-out_size // _PANEL), num_units, _PANEL), dtype=torch.int32)
-    weight = weight.contiguous()
+    """[panels, units of 4 bytes, outputs of a panel] int32."""
     native = library()
     assert native is not None
+    out_size, in_size = weight.shape
+    num_units, panel = in_size * weight.element_size() // _UNIT_BYTES, native.panel_size()
+    packed = torch.empty((-(-out_size // panel), num_units, panel), dtype=torch.int32)
+    weight = weight.contiguous()
     native.pack_weight(kind(weight.dtype), address(weight), out_size, in_size, address(packed), num_threads())
     return packed
 

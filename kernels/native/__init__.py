@@ -1,7 +1,7 @@
 """The CPU's own kernels, in C++: each operation's `native.h`, compiled to one library at first use.
 
-They need an x86-64 processor with AVX-512 and its bfloat16 instructions, and a compiler. Where one is missing the
-torch paths compute the same, slower.
+They need an x86-64 processor with AVX2, better with AVX-512 and its bfloat16 instructions, and a compiler. Where one is
+missing the torch paths compute the same, slower.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ __all__ = ["address", "is_native", "kind", "library", "num_threads", "set_num_th
 log = logging.getLogger("tiergate.kernels")
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_FEATURES = ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16")
 _SIGNATURES = {
     # p: pointer, i: integer, f: float; see library.cpp.
+    "panel_size": "",
     "pack_weight": "ipiipi",
     "linear": "ippppiiii",
     "paged_attention": "ipippppi",
@@ -38,10 +38,6 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """None where this machine cannot have it; why is logged once."""
-    capabilities = torch.cpu.get_capabilities()
-    if not all(capabilities.get(feature) for feature in _FEATURES):
-        log.info("no native kernels: this processor has no AVX-512 with bfloat16; torch's are used")
-        return None
     try:
         loaded = ctypes.CDLL(str(build()))
     except (BuildError, OSError) as error:
@@ -54,9 +50,10 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def _check_memory(has_enough: int, function: Any, arguments: tuple[Any, ...]) -> None:
-    if not has_enough:
+def _check_memory(result: int, function: Any, arguments: tuple[Any, ...]) -> int:
+    if not result:
         raise MemoryError(f"no memory for {function.__name__}")
+    return result
 
 
 def is_native(*tensors: Tensor) -> bool:

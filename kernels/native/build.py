@@ -11,16 +11,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_FLAGS = (
-    "-std=c++20",
-    "-O3",
-    "-march=x86-64-v4",
-    "-mavx512bf16",
-    "-fno-strict-aliasing",
-    "-fPIC",
-    "-shared",
-    "-pthread",
+import torch
+
+_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread")
+_TARGETS = (
+    (("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16"), ("-march=x86-64-v4", "-mavx512bf16")),
+    (("avx2", "fma3", "f16c", "bmi2", "lzcnt"), ("-march=x86-64-v3",)),
 )
+"""Sets of instructions that there are kernels for, best first: what torch calls them, and the compiler's flags."""
 _COMPILERS = ("c++", "g++", "clang++")
 _KERNELS = Path(__file__).parent.parent
 _LIMIT_S = 300
@@ -28,6 +26,15 @@ _LIMIT_S = 300
 
 class BuildError(Exception):
     """Why there is no library."""
+
+
+def flags() -> tuple[str, ...]:
+    """The compiler's, for this machine's processor. Raises BuildError where there are no kernels for it."""
+    capabilities = torch.cpu.get_capabilities()
+    for features, target in _TARGETS:
+        if all(capabilities.get(feature) for feature in features):
+            return _FLAGS + target
+    raise BuildError("there are kernels for processors with AVX2 and for those with AVX-512, and this has neither")
 
 
 def build() -> Path:
@@ -47,7 +54,7 @@ def _compile(target: Path) -> None:
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler (looked for {', '.join(_COMPILERS)} and the variable CXX)")
-    command = [*shlex.split(compiler), *_FLAGS, "-o", str(target), str(_KERNELS / "native" / "library.cpp")]
+    command = [*shlex.split(compiler), *flags(), "-o", str(target), str(_KERNELS / "native" / "library.cpp")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired as error:
@@ -61,7 +68,7 @@ def _compile(target: Path) -> None:
 
 def _version() -> str:
     """Names the sources and flags; any change compiles anew."""
-    digest = hashlib.sha256(repr(_FLAGS).encode())
+    digest = hashlib.sha256(repr(flags()).encode())
     for path in sorted([*_KERNELS.glob("*/native.h"), *_KERNELS.glob("native/*.h"), *_KERNELS.glob("native/*.cpp")]):
         digest.update(f"{path.relative_to(_KERNELS)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -25,6 +25,8 @@ static int64_t with_type(int64_t is_bfloat16, const auto& work) {
 
 extern "C" {
 
+int64_t panel_size() { return kPanel; }
+
 int64_t pack_weight(int64_t is_bfloat16, const void* weight, int64_t out_size, int64_t in_size, void* packed,
                     int64_t num_threads) {
     return with_type(is_bfloat16, [&]<class T>() {

@@ -1,180 +1,59 @@
-// The number formats that kernels compute in, as 16 lanes of AVX-512, and what they share.
+// The number formats that kernels compute in, as 16 lanes of the processor's vectors, and what they share.
 //
 // Matrix products work on units of 4 bytes: one float, or two neighbouring bfloat16. A unit of the left side is
-// broadcast and multiplied with 16 units of the right side; so one kernel serves both formats. Sums run over the
-// units in their order, for every row alike: a row's bits do not depend on how many rows there are.
+// broadcast and multiplied with 16 units of the right side; so one kernel serves both formats. `Left` is what the left
+// side's numbers are kept as. Sums run over the units in their order, for every row alike: a row's bits do not depend on
+// how many rows there are.
+//
+// Each set of instructions has a header with the same names: types Lanes (16 floats), Units (16 units) and Mask;
+// arithmetic; Float32 and BFloat16, whose `load`, `store` and `join` touch only the first `count` of 16 numbers, `join`
+// making units of the row, or the two rows, that share them (a null row counts as zeros); `transpose`, rows[i][j] ->
+// to[j][i], to's rows apart by `stride` units, of 16 rows (null ones count as zeros) and the first `num_columns` of at
+// most 16; and `multiply_rows`.
 #pragma once
 
-#include <immintrin.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
-using Lanes = __m512;
-
-struct Float32 {
-    using Element = float;
-    static constexpr int64_t kPerUnit = 1;
-
-    static Lanes multiply_add(Lanes sum, __m512i a, __m512i b) {
-        return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
-    }
-    static Lanes load(const float* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
-    static void store(float* to, __mmask16 mask, Lanes value) { _mm512_mask_storeu_ps(to, mask, value); }
-    static Lanes round(Lanes value) { return value; }
-    // 16 units from the row, or the two rows, that share a unit; a null row counts as zeros.
-    static __m512i join(const float* const* rows, int64_t column, __mmask16 mask) {
-        return rows[0] ? _mm512_maskz_loadu_epi32(mask, rows[0] + column) : _mm512_setzero_si512();
-    }
-};
-
-struct BFloat16 {
-    using Element = uint16_t;
-    static constexpr int64_t kPerUnit = 2;
-
-    static Lanes multiply_add(Lanes sum, __m512i a, __m512i b) {
-        return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-    }
-    static Lanes load(const uint16_t* from, __mmask16 mask) {
-        return widen(_mm256_maskz_loadu_epi16(mask, from));
-    }
-    static void store(uint16_t* to, __mmask16 mask, Lanes value) {
-        _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(value));
-    }
-    static Lanes round(Lanes value) { return widen((__m256i)_mm512_cvtneps_pbh(value)); }
-    static __m512i join(const uint16_t* const* rows, int64_t column, __mmask16 mask) {
-        return _mm512_or_si512(half(rows[0], column, mask), _mm512_slli_epi32(half(rows[1], column, mask), 16));
-    }
-
-private:
-    static __m512i half(const uint16_t* row, int64_t column, __mmask16 mask) {
-        if (!row) return _mm512_setzero_si512();
-        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row + column));
-    }
-    static Lanes widen(__m256i value) {
-        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(value), 16));
-    }
-};
-
-inline __mmask16 first_lanes(int64_t count) {
-    return count >= 16 ? __mmask16(0xffff) : count <= 0 ? __mmask16(0) : __mmask16((1u << count) - 1);
-}
+#ifdef __AVX512BF16__
+#include "avx512.h"
+#else
+#include "avx2.h"
+#endif
 
 // 2^(whole + part), part between -1/2 and 1/2, to about one unit in the last place.
 inline Lanes power_of_two(Lanes whole, Lanes part) {
     // (ln 2)^k / k!
-    Lanes sum = _mm512_set1_ps(1.52527338e-5f);
+    Lanes sum = splat(1.52527338e-5f);
     for (float c : {1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.f})
-        sum = _mm512_fmadd_ps(sum, part, _mm512_set1_ps(c));
-    return _mm512_scalef_ps(sum, whole);
+        sum = fused(sum, part, splat(c));
+    return scale(sum, whole);
 }
-
-inline Lanes nearest(Lanes x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 // 2^x; of infinities it is NaN.
 inline Lanes exp2(Lanes x) {
     const Lanes whole = nearest(x);
-    return power_of_two(whole, _mm512_sub_ps(x, whole));
+    return power_of_two(whole, x - whole);
 }
 
-// e^x; of infinities it is NaN. The product with 1 / ln 2 is kept to twice the precision, for x far from 0.
+// e^x; of infinity it is NaN. The product with 1 / ln 2 is kept to twice the precision, for x far from 0.
 inline Lanes exp(Lanes x) {
-    const Lanes high = _mm512_set1_ps(1.44269502f), low = _mm512_set1_ps(1.92596299e-8f);
-    const Lanes whole = nearest(_mm512_mul_ps(x, high));
-    return power_of_two(whole, _mm512_fmadd_ps(x, low, _mm512_fmsub_ps(x, high, whole)));
+    // Far below, what is left of the product after rounding would be no small part. NaN passes.
+    x = larger(splat(-200.f), x);
+    const Lanes high = splat(1.44269502f), low = splat(1.92596299e-8f);
+    const Lanes whole = nearest(x * high);
+    return power_of_two(whole, fused(x, low, fused(x, high, splat(0.f) - whole)));
 }
 
-// rows[i][j] -> to[j][i], to's rows apart by `stride` units, of 16 rows; a null row counts as zeros. Only the first
-// `num_columns` of at most 16 are read and written.
-inline void transpose(const uint32_t* const* rows, int64_t num_columns, uint32_t* to, int64_t stride) {
-    const __mmask16 mask = first_lanes(num_columns);
-    __m512i a[16], b[16];
-    for (int i = 0; i < 16; ++i) a[i] = rows[i] ? _mm512_maskz_loadu_epi32(mask, rows[i]) : _mm512_setzero_si512();
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-    }
-    for (int i = 0; i < 4; ++i) {
-        b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
-        b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
-        b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
-        b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; ++i) {
-        a[i] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88);
-        a[i + 8] = _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd);
-    }
-    for (int i = 0; i < num_columns && i < 16; ++i) _mm512_storeu_si512(to + i * stride, a[i]);
-}
-
-// sums[r][v] += a's row r times b's columns 16 v and on, over `num_units` units. b's rows are 16 * V units, dense.
-// Meanwhile `kAhead` of each 4 cache lines from `ahead` on are fetched for later.
-template <class Type, int R, int V, int kAhead>
-[[gnu::always_inline]] inline void multiply(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t num_units,
-                                            const uint32_t* ahead, Lanes (&sums)[R][V]) {
-    for (int64_t k = 0; k < num_units; ++k) {
-        __m512i right[V];
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) right[v] = _mm512_loadu_si512(b + (k * V + v) * 16);
-#pragma GCC unroll 8
-        for (int line = 0; line < kAhead; ++line) _mm_prefetch(ahead + (k * 4 + line) * 16, _MM_HINT_T1);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const __m512i left = _mm512_set1_epi32(int(a[r * a_stride + k]));
-#pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) sums[r][v] = Type::multiply_add(sums[r][v], left, right[v]);
-        }
-    }
-}
-
-// As many rows at once as registers hold: 6 x 4 sums, 4 right sides, one left side.
-constexpr int kMaxRows = 6;
-
-// out's rows [num_rows, 16 * V] floats = a b, or += where `adds`. `ahead`: what will be b next, or null; it is as
-// large as b and on its way from memory while the processor multiplies.
-template <class Type, int V>
-void multiply_rows(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t num_units, float* out,
-                   int64_t out_stride, int64_t num_rows, bool adds, const uint32_t* ahead = nullptr) {
-    auto tile = [&]<int R, int kAhead>(int64_t first, const uint32_t* lines) {
-        Lanes sums[R][V];
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
-        multiply<Type, R, V, kAhead>(a + first * a_stride, a_stride, b, num_units, lines, sums);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) {
-                float* to = out + (first + r) * out_stride + 16 * v;
-                _mm512_storeu_ps(to, adds ? _mm512_add_ps(_mm512_loadu_ps(to), sums[r][v]) : sums[r][v]);
-            }
-    };
-    auto tile_of = [&]<int kAhead>(int64_t height, int64_t first, const uint32_t* lines) {
-        switch (height) {
-            case 1: return tile.template operator()<1, kAhead>(first, lines);
-            case 2: return tile.template operator()<2, kAhead>(first, lines);
-            case 3: return tile.template operator()<3, kAhead>(first, lines);
-            case 4: return tile.template operator()<4, kAhead>(first, lines);
-            case 5: return tile.template operator()<5, kAhead>(first, lines);
-            default: return tile.template operator()<6, kAhead>(first, lines);
-        }
-    };
-    // Tiles of nearly equal height: 8 rows as 4 and 4 keep the pipelines fuller than 6 and 2.
-    const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
-    const int64_t lines_each = num_tiles < 4 ? 2 : 1;
-    for (int64_t i = 0, first = 0; i < num_tiles; ++i) {
-        const int64_t height = num_rows / num_tiles + (i < num_rows % num_tiles);
-        const uint32_t* lines = ahead + i * lines_each * 16;
-        // One tile alone follows b as fast as memory gives it.
-        if (!ahead || num_tiles == 1 || i * lines_each >= 4) tile_of.template operator()<0>(height, first, nullptr);
-        else if (lines_each == 2) tile_of.template operator()<2>(height, first, lines);
-        else tile_of.template operator()<1>(height, first, lines);
-        first += height;
-    }
+// Numbers as the left side of products; `to` has room for whole lanes.
+template <class Type>
+void to_left(const typename Type::Element* from, int64_t count, typename Type::Left* to) {
+    if constexpr (std::is_same_v<typename Type::Left, typename Type::Element>) std::copy_n(from, count, to);
+    else
+        for (int64_t k = 0; k < count; k += 16) Type::store_left(to + k, Type::load(from + k, count - k));
 }
 
 // A buffer of this thread's that grows as needed; its content is undefined.

@@ -47,6 +47,7 @@ template <class Type>
 class Attention {
 public:
     using Element = typename Type::Element;
+    using Left = typename Type::Left;
 
     Attention(const AttentionBatch& batch, const AttentionShape& shape, const Element* cache, int64_t num_threads)
         : batch_(batch),
@@ -84,18 +85,19 @@ private:
 
     // What one key head's queries have gathered so far, each a row of `shared` heads of a token.
     struct State {
-        uint32_t* queries;
+        Left* queries;
         float *sums, *totals, *peaks;
     };
 
     void attend(const AttentionTile& tile, const Element* q, int64_t q_stride, Element* out) const {
         const int64_t num_heads = tile.end_head - tile.head, num_rows = tile.num_tokens * shared_;
-        const int64_t dim = shape_.head_dim, num_units = dim / Type::kPerUnit, width = (dim + 15) / 16 * 16;
-        State all{scratch<uint32_t, 1>(num_heads * num_rows * num_units), scratch<float, 2>(num_heads * num_rows * width),
+        const int64_t dim = shape_.head_dim, width = (dim + 15) / 16 * 16;
+        // Numbers of the left side are written in whole lanes.
+        State all{scratch<Left, 1>(num_heads * num_rows * dim + 16), scratch<float, 2>(num_heads * num_rows * width),
                   scratch<float, 3>(num_heads * num_rows * 16), scratch<float, 4>(num_heads * num_rows)};
         auto state_of = [&](int64_t head) {
             const int64_t rows = (head - tile.head) * num_rows;
-            return State{all.queries + rows * num_units, all.sums + rows * width, all.totals + rows * 16,
+            return State{all.queries + rows * dim, all.sums + rows * width, all.totals + rows * 16,
                          all.peaks + rows};
         };
         for (int64_t head = tile.head; head < tile.end_head; ++head)
@@ -111,12 +113,11 @@ private:
     }
 
     void gather_queries(const AttentionTile& tile, int64_t head, const Element* q, int64_t q_stride,
-                        uint32_t* queries) const {
+                        Left* queries) const {
         // A token's query heads that share a key head are neighbours.
         const int64_t count = shared_ * shape_.head_dim;
         for (int64_t token = 0; token < tile.num_tokens; ++token)
-            std::copy_n(q + (tile.first_row + token) * q_stride + head * count, count,
-                        reinterpret_cast<Element*>(queries) + token * count);
+            to_left<Type>(q + (tile.first_row + token) * q_stride + head * count, count, queries + token * count);
     }
 
     // The keys and values of 64 positions.
@@ -125,9 +126,9 @@ private:
         const int64_t num_rows = tile.num_tokens * shared_, first = begin(tile);
         uint32_t* packed = scratch<uint32_t, 5>(kKeys * std::max(num_units, width));
         float* scores = scratch<float, 6>(num_rows * kKeys);
-        Element* weights = scratch<Element, 7>(num_rows * kKeys);
+        Left* weights = scratch<Left, 7>(num_rows * kKeys);
         pack_keys(find(tile, position, first, head), num_units, packed);
-        multiply_rows<Type, 4>(state.queries, num_units, packed, num_units, scores, kKeys, num_rows, false);
+        multiply_rows<Type, 4>(state.queries, dim, packed, num_units, scores, kKeys, num_rows, false);
         for (int64_t row = 0; row < num_rows; ++row) {
             const int64_t own = tile.first_position + row / shared_;
             weigh(scores + row * kKeys, own - batch_.window + 1 - position, own + 1 - position, weights + row * kKeys,
@@ -142,10 +143,9 @@ private:
         for (int64_t row = 0; row < tile.num_tokens * shared_; ++row) {
             const int64_t query_head = head * shared_ + row % shared_;
             Element* to = out + ((tile.first_row + row / shared_) * shape_.num_heads + query_head) * dim;
-            const Lanes total = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_loadu_ps(state.totals + row * 16)));
+            const Lanes total = splat(sum_of(load_floats(state.totals + row * 16)));
             for (int64_t k = 0; k < dim; k += 16)
-                Type::store(to + k, first_lanes(dim - k),
-                            _mm512_div_ps(_mm512_loadu_ps(state.sums + row * width + k), total));
+                Type::store(to + k, dim - k, load_floats(state.sums + row * width + k) / total);
         }
     }
 
@@ -204,45 +204,43 @@ private:
 
     // One row's scores -> its weights, 2^(score - peak), and its running peak, total and sums brought up to date.
     // Visible are the keys from `begin` to `end`, counted from the first of these 64.
-    void weigh(float* scores, int64_t begin, int64_t end, Element* weights, float& peak, float* totals, float* sums,
+    void weigh(float* scores, int64_t begin, int64_t end, Left* weights, float& peak, float* totals, float* sums,
                int64_t width) const {
-        const Lanes hidden = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-        const Lanes scale = _mm512_set1_ps(shape_.scale * 1.44269504f);
-        Lanes scaled[4], largest = _mm512_set1_ps(peak);
-        __mmask16 visible[4];
+        const Lanes hidden = splat(-std::numeric_limits<float>::infinity());
+        const Lanes scale = splat(shape_.scale * 1.44269504f);
+        Lanes scaled[4], largest = splat(peak);
+        Mask visible[4];
         for (int i = 0; i < 4; ++i) {
-            visible[i] = first_lanes(end - 16 * i) & ~first_lanes(begin - 16 * i);
-            scaled[i] = _mm512_mask_mul_ps(hidden, visible[i], _mm512_loadu_ps(scores + 16 * i), scale);
-            largest = _mm512_max_ps(largest, scaled[i]);
+            visible[i] = lanes_between(begin - 16 * i, end - 16 * i);
+            scaled[i] = select(visible[i], load_floats(scores + 16 * i) * scale, hidden);
+            largest = larger(largest, scaled[i]);
         }
-        const float new_peak = _mm512_reduce_max_ps(largest);
+        const float new_peak = largest_of(largest);
         if (new_peak > peak) {
             if (peak > -std::numeric_limits<float>::infinity()) {
-                const Lanes factor = exp2(_mm512_set1_ps(peak - new_peak));
-                _mm512_storeu_ps(totals, _mm512_mul_ps(_mm512_loadu_ps(totals), factor));
-                for (int64_t i = 0; i < width; i += 16)
-                    _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), factor));
+                const Lanes factor = exp2(splat(peak - new_peak));
+                store_floats(totals, load_floats(totals) * factor);
+                for (int64_t i = 0; i < width; i += 16) store_floats(sums + i, load_floats(sums + i) * factor);
             }
             peak = new_peak;
         }
-        Lanes total = _mm512_loadu_ps(totals);
+        Lanes total = load_floats(totals);
         for (int i = 0; i < 4; ++i) {
-            const Lanes weight =
-                _mm512_maskz_mov_ps(visible[i], exp2(_mm512_sub_ps(scaled[i], _mm512_set1_ps(peak))));
-            total = _mm512_add_ps(total, weight);
-            Type::store(weights + 16 * i, 0xffff, weight);
+            const Lanes weight = select(visible[i], exp2(scaled[i] - splat(peak)), splat(0.f));
+            total = total + weight;
+            Type::store_left(weights + 16 * i, weight);
         }
-        _mm512_storeu_ps(totals, total);
+        store_floats(totals, total);
     }
 
     // sums += weights times values, in groups of at most 64 columns, so that a group's sums stay in registers.
-    static void add_values(const HeadRows<Type>& values, const Element* weights, int64_t dim, uint32_t* packed,
+    static void add_values(const HeadRows<Type>& values, const Left* weights, int64_t dim, uint32_t* packed,
                            float* sums, int64_t num_rows, int64_t width) {
         for (int64_t column = 0; column < width; column += 64) {
             auto add = [&]<int V>() {
                 pack_values<V>(values, column, dim, packed);
-                multiply_rows<Type, V>(reinterpret_cast<const uint32_t*>(weights), kKeys / Type::kPerUnit, packed,
-                                       kKeys / Type::kPerUnit, sums + column, width, num_rows, true);
+                multiply_rows<Type, V>(weights, kKeys, packed, kKeys / Type::kPerUnit, sums + column, width, num_rows,
+                                       true);
             };
             switch (std::min<int64_t>(64, width - column) / 16) {
                 case 1: add.template operator()<1>(); break;
@@ -259,8 +257,8 @@ private:
         for (int64_t unit = 0; unit < kKeys / Type::kPerUnit; ++unit)
             for (int v = 0; v < V; ++v) {
                 const int64_t first = column + 16 * v;
-                const __m512i units = Type::join(values.data() + unit * Type::kPerUnit, first, first_lanes(dim - first));
-                _mm512_storeu_si512(packed + (unit * V + v) * 16, units);
+                const Units units = Type::join(values.data() + unit * Type::kPerUnit, first, dim - first);
+                store_units(packed + (unit * V + v) * 16, units);
             }
     }
 

@@ -15,16 +15,15 @@ void rms_norm(const typename Type::Element* x, int64_t x_stride, const typename 
         for (int64_t i = first * num_inner; i < end * num_inner; ++i) {
             const auto* row = x + i / num_inner * x_stride + i % num_inner * size;
             auto* to = out + i / num_inner * out_stride + i % num_inner * size;
-            Lanes sum = _mm512_setzero_ps();
+            Lanes sum = splat(0.f);
             for (int64_t k = 0; k < size; k += 16) {
-                const Lanes value = Type::load(row + k, first_lanes(size - k));
-                sum = _mm512_fmadd_ps(value, value, sum);
+                const Lanes value = Type::load(row + k, size - k);
+                sum = fused(value, value, sum);
             }
-            const Lanes scale = _mm512_set1_ps(1.f / std::sqrt(_mm512_reduce_add_ps(sum) / float(size) + eps));
+            const Lanes scale = splat(1.f / std::sqrt(sum_of(sum) / float(size) + eps));
             for (int64_t k = 0; k < size; k += 16) {
-                const __mmask16 mask = first_lanes(size - k);
-                const Lanes normed = Type::round(_mm512_mul_ps(Type::load(row + k, mask), scale));
-                Type::store(to + k, mask, _mm512_mul_ps(normed, Type::load(weight + k, mask)));
+                const Lanes normed = Type::round(Type::load(row + k, size - k) * scale);
+                Type::store(to + k, size - k, normed * Type::load(weight + k, size - k));
             }
         }
     });

@@ -14,16 +14,16 @@ void rope(typename Type::Element* x, int64_t x_stride, const typename Type::Elem
         for (int64_t token = first; token < end; ++token)
             for (int64_t head = 0; head < num_heads; ++head)
                 for (int64_t k = 0; k < half; k += 16) {
-                    const __mmask16 mask = first_lanes(half - k);
+                    const int64_t count = half - k;
                     auto* low = x + token * x_stride + head * head_dim + k;
                     auto* high = low + half;
                     const auto* c = cos + token * head_dim + k;
                     const auto* s = sin + token * head_dim + k;
-                    const Lanes a = Type::load(low, mask), b = Type::load(high, mask);
-                    const Lanes rotated_a = Type::round(_mm512_mul_ps(a, Type::load(c, mask)));
-                    const Lanes rotated_b = Type::round(_mm512_mul_ps(b, Type::load(c + half, mask)));
-                    Type::store(low, mask, _mm512_fmadd_ps(b, Type::load(s, mask), rotated_a));
-                    Type::store(high, mask, _mm512_fmadd_ps(a, Type::load(s + half, mask), rotated_b));
+                    const Lanes a = Type::load(low, count), b = Type::load(high, count);
+                    const Lanes rotated_a = Type::round(a * Type::load(c, count));
+                    const Lanes rotated_b = Type::round(b * Type::load(c + half, count));
+                    Type::store(low, count, fused(b, Type::load(s, count), rotated_a));
+                    Type::store(high, count, fused(a, Type::load(s + half, count), rotated_b));
                 }
     });
 }
