@@ -226,14 +226,16 @@ template <int N>
     asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
 }
 
-// out's rows [R, 16 G] floats = a b, or += where `adds`. b's rows are 16 G of 16 V units.
+// out's rows [R, 16 G] floats = a b, or += where `adds`. b's rows are 16 G of 16 V units. Meanwhile one cache line in V
+// from `ahead` on is fetched for later.
 template <class Type, int R, int G, int V>
-[[gnu::noinline]] void multiply(const float* a, int64_t a_stride, const uint32_t* b, int64_t num_units, float* out,
-                                int64_t out_stride, bool adds) {
+[[gnu::noinline]] void multiply(const float* a, int64_t a_stride, const uint32_t* b, int64_t num_units, const uint32_t* ahead,
+                                float* out, int64_t out_stride, bool adds) {
     constexpr int kWidth = 2 * G;
     __m256 sums[R * kWidth];
     repeat<R * kWidth>([&](auto i) INLINE { sums[i] = _mm256_setzero_ps(); });
-    for (int64_t k = 0; k < num_units; ++k, a += Type::kPerUnit, b += 16 * V)
+    for (int64_t k = 0; k < num_units; ++k, a += Type::kPerUnit, b += 16 * V, ahead += 16 * V) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
         repeat<Type::kPerUnit>([&](auto part) INLINE {
             __m256 right[kWidth];
             repeat<kWidth>([&](auto g) INLINE { right[g] = Type::part(b + 8 * g, part); });
@@ -242,6 +244,7 @@ template <class Type, int R, int G, int V>
                 repeat<kWidth>([&](auto g) INLINE { add_product(sums[r * kWidth + g], left, right[g]); });
             });
         });
+    }
     repeat<R * kWidth>([&](auto i) INLINE {
         float* to = out + i / kWidth * out_stride + i % kWidth * 8;
         _mm256_storeu_ps(to, adds ? _mm256_add_ps(_mm256_loadu_ps(to), sums[i]) : sums[i]);
@@ -251,11 +254,15 @@ template <class Type, int R, int G, int V>
 #undef INLINE
 
 // out's rows [num_rows, 16 * V] floats = a b, or += where `adds`; a's rows are apart by a_stride of its numbers.
+// `ahead`: what will be b next, or null; it is as large as b and on its way from memory while the processor multiplies.
 template <class Type, int V>
 void multiply_rows(const float* a, int64_t a_stride, const uint32_t* b, int64_t num_units, float* out,
-                   int64_t out_stride, int64_t num_rows, bool adds, const uint32_t* = nullptr) {
+                   int64_t out_stride, int64_t num_rows, bool adds, const uint32_t* ahead = nullptr) {
+    // One or two rows follow b as fast as memory gives it.
+    int line = ahead && num_rows > kMaxWideRows ? 0 : V;
     auto tile = [&]<int R, int G>(int64_t first, int v) {
-        multiply<Type, R, G, V>(a + first * a_stride, a_stride, b + 16 * v, num_units,
+        const uint32_t* next = line < V ? ahead + 16 * line++ : b;
+        multiply<Type, R, G, V>(a + first * a_stride, a_stride, b + 16 * v, num_units, next,
                                 out + first * out_stride + 16 * v, out_stride, adds);
     };
     auto narrow = [&](int64_t height, int64_t first, int v) {
