@@ -54,6 +54,14 @@ def test_silu_mul_is_that_of_torch(dtype: torch.dtype, size: int) -> None:
     torch.testing.assert_close(silu_mul_native.silu_mul(gate_up), expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-30)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_of_what_is_far_from_nought_is_that_of_torch(dtype: torch.dtype) -> None:
+    gate = torch.tensor([[1e4, 3e7, 1e30, -1e4, -3e7, -1e30, torch.inf, torch.nan]])
+    gate_up = torch.cat((gate, torch.ones_like(gate)), dim=1).to(dtype)
+    got, expected = silu_mul_native.silu_mul(gate_up), silu_mul_reference.silu_mul(gate_up)
+    torch.testing.assert_close(got, expected, equal_nan=True)
+
+
 def test_threads_change_no_bit() -> None:
     gate_up = torch.randn(300, 256)
     alone = silu_mul_native.silu_mul(gate_up)
