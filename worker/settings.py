@@ -12,6 +12,7 @@ from typing import Any
 _PREFIX = "TIERGATE_WORKER_"
 _VARIABLES = {"api_key": ("KEY", "API_KEY"), "adapters": ("ADAPTERS", "ADAPTER")}
 """Settings whose variables are not just their names: the first that is set counts."""
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 _POOLINGS = ("last", "mean")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -27,7 +28,8 @@ class WorkerSettings:
     name: the model id that clients see; None for the folder's name. adapters: name -> folder. register: the Redis URL
     to send heartbeats to. public_prompts: a folder of system prompts whose cached blocks all tenants share. url: where
     others reach this worker; None for host and port. api_key: the shared worker key.
-    pooling: which of a text's final states make its embedding.
+    pooling: which of a text's final states make its embedding. deterministic: logits to the last bit the same in any
+    batch.
     """
 
     model: Path
@@ -47,6 +49,7 @@ class WorkerSettings:
     max_waiting: int = 256
     enterprise_headroom: float = 0.05
     num_threads: int | None = None
+    deterministic: bool = False
     kv_blocks: int | None = None
     kv_memory_mb: int = 1024
     public_prompts: Path | None = None
@@ -102,12 +105,20 @@ def parse_adapters(pairs: list[str], *, name: str = "--adapter") -> dict[str, Pa
 def _parse(text: str, kind: Any, *, name: str) -> Any:
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = typing.get_args(kind)[0]
+    if kind is bool:
+        return _parse_switch(text, name=name)
     if kind not in (int, float, str, Path):
         return parse_adapters([pair for pair in text.split(",") if pair], name=name)
     try:
         return kind(text)
     except ValueError:
         raise SettingsError(f"{name}: {text!r} is not {'an integer' if kind is int else 'a number'}") from None
+
+
+def _parse_switch(text: str, *, name: str) -> bool:
+    if text.lower() not in _SWITCHES:
+        raise SettingsError(f"{name}: {text!r} is not one of {', '.join(_SWITCHES)}")
+    return _SWITCHES[text.lower()]
 
 
 def _check(settings: WorkerSettings) -> None:

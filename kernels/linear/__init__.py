@@ -9,20 +9,24 @@ from kernels.linear.packed import PackedWeight
 __all__ = ["PackedWeight", "linear", "pack"]
 
 
-def pack(weight: Tensor) -> PackedWeight:
-    """weight [out, in], rearranged for `linear`; the original may be freed."""
+def pack(weight: Tensor, *, is_deterministic: bool = False) -> PackedWeight:
+    """weight [out, in], rearranged for `linear`; the original may be freed.
+
+    is_deterministic: a row's result shall never depend on how many rows there are, not by a bit, at whatever cost.
+    """
     out_size, in_size = weight.shape
     if native.can_pack(weight):
         return PackedWeight(native.pack(weight), out_size, in_size, weight.dtype, "native")
     if onednn.can_pack(weight):
         return PackedWeight(onednn.pack(weight), out_size, in_size, weight.dtype, "onednn")
-    return PackedWeight(weight, out_size, in_size, weight.dtype, "plain")
+    return PackedWeight(weight, out_size, in_size, weight.dtype, "tiles" if is_deterministic else "plain")
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x [tokens, in] contiguous -> [tokens, out], of x's dtype.
 
-    Packed by our own kernel or by oneDNN, a row's result does not depend on how many rows there are, bit for bit.
+    Packed by our own kernel or by oneDNN, a row's result does not depend on how many rows there are, bit for bit; else
+    only where the weight was packed to be deterministic.
     Raises ValueError on a shape or dtype mismatch.
     """
     if x.shape[1] != weight.in_size or x.dtype != weight.dtype or not x.is_contiguous():
@@ -31,6 +35,8 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tenso
         return native.linear(x, weight, bias)
     if weight.layout == "onednn":
         return onednn.linear(x, weight.tensor, bias)
+    if weight.layout == "tiles":
+        return reference.linear_by_tiles(x, weight.tensor, bias)
     return reference.linear(x, weight.tensor, bias)
 
 

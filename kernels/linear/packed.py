@@ -15,4 +15,4 @@ class PackedWeight:
     out_size: int
     in_size: int
     dtype: torch.dtype
-    layout: Literal["native", "onednn", "plain"]
+    layout: Literal["native", "onednn", "plain", "tiles"]

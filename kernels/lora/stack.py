@@ -10,20 +10,35 @@ _MAX_DENSE_RANKS = 256
 """Above this many rank rows, computing every adapter for every token costs more than gathering rows."""
 
 
+Pair = tuple[PackedWeight, PackedWeight]
+
+
 @dataclass(frozen=True, slots=True)
 class LoraStack:
-    """a [slots, rank, in], b [slots, rank, out]; packed: both as weights over all slots' ranks at once, when few."""
+    """a [slots, rank, in], b [slots, rank, out]; packed: both as weights over all slots' ranks at once, when few;
+    slots: both of each slot, where results must not depend on the others."""
 
     a: Tensor
     b: Tensor
-    packed: tuple[PackedWeight, PackedWeight] | None = field(repr=False)
+    packed: Pair | None = field(repr=False)
+    slots: tuple[Pair, ...] = field(default=(), repr=False)
 
 
-def stack_adapters(a: Tensor, b: Tensor) -> LoraStack:
-    """Lower ranks are padded with zeros, and alpha / rank is already multiplied into b."""
+def stack_adapters(a: Tensor, b: Tensor, *, is_deterministic: bool = False) -> LoraStack:
+    """Lower ranks are padded with zeros, and alpha / rank is already multiplied into b.
+
+    is_deterministic: a token's delta shall not depend on its batch by a bit, whatever that costs.
+    """
     if a.shape[:2] != b.shape[:2]:
         raise ValueError(f"stack_adapters: a {tuple(a.shape)} and b {tuple(b.shape)} differ in slots or rank")
+    if is_deterministic:
+        slots = tuple(_pack(a_of, b_of, is_deterministic=True) for a_of, b_of in zip(a, b, strict=True))
+        return LoraStack(a, b, None, slots)
     num_ranks = a.shape[0] * a.shape[1]
     if num_ranks > _MAX_DENSE_RANKS or a.device.type != "cpu":
         return LoraStack(a, b, None)
-    return LoraStack(a, b, (pack(a.reshape(num_ranks, -1)), pack(b.reshape(num_ranks, -1).T)))
+    return LoraStack(a, b, _pack(a.reshape(num_ranks, -1), b.reshape(num_ranks, -1)))
+
+
+def _pack(a: Tensor, b: Tensor, *, is_deterministic: bool = False) -> Pair:
+    return pack(a, is_deterministic=is_deterministic), pack(b.T, is_deterministic=is_deterministic)

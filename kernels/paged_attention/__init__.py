@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.paged_attention import native, reference
+from kernels.paged_attention import native, reference, tiles
 from kernels.paged_attention.plan import AttentionPlan, plan_attention
 
 __all__ = ["AttentionPlan", "paged_attention", "plan_attention"]
@@ -18,5 +18,7 @@ def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: flo
     kv_heads = cache.shape[2] // 2
     if q.shape[0] != plan.num_tokens or q.shape[1] % kv_heads or q.shape[2] != cache.shape[3]:
         raise ValueError(f"paged_attention: q {tuple(q.shape)} does not fit cache {tuple(cache.shape)} or the plan")
-    path = native if native.can_run(q, cache) else reference
+    if native.can_run(q, cache):
+        return native.paged_attention(q, cache, plan, scale=scale)
+    path = tiles if plan.is_deterministic else reference
     return path.paged_attention(q, cache, plan, scale=scale)

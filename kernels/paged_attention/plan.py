@@ -48,6 +48,7 @@ class AttentionPlan:
     block_size: int
     dtype: torch.dtype
     window: int | None
+    is_deterministic: bool = False
 
     @cached_property
     def num_tokens(self) -> int:
@@ -86,15 +87,16 @@ def plan_attention(
     block_size: int,
     dtype: torch.dtype,
     window: int | None = None,
+    is_deterministic: bool = False,
 ) -> AttentionPlan:
     """Plan for sequences whose new tokens stand in this order in the batch.
 
     context_lens count the new tokens too; block_tables[i] covers at least context_lens[i]. A token sees itself and
     what is before it, of that with a `window` the last window - 1; blocks that no new token sees are not read.
     In the torch path sequences with one new token share a group while padding stays under a half: callers that sort
-    them by context length get few groups.
+    them by context length get few groups. is_deterministic: a token's result shall not depend on its batch by a bit.
     """
-    return AttentionPlan(query_lens, context_lens, block_tables, block_size, dtype, window)
+    return AttentionPlan(query_lens, context_lens, block_tables, block_size, dtype, window, is_deterministic)
 
 
 def _make_group(plan: AttentionPlan, tables: list[list[int]], starts: list[int], first: int, row: int) -> Group:

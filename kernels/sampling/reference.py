@@ -23,9 +23,10 @@ def penalize(
 
 
 def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
-    norm = logits.logsumexp(dim=-1, keepdim=True)
-    top, top_ids = logits.topk(num_top, dim=-1)
-    return (logits.gather(1, ids[:, None]) - norm)[:, 0], top - norm, top_ids
+    # Row by row, as logsumexp is not: that divides a single long row among threads.
+    every = logits.log_softmax(dim=-1)
+    top_ids = logits.topk(num_top, dim=-1).indices
+    return every.gather(1, ids[:, None])[:, 0], every.gather(1, top_ids), top_ids
 
 
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.paged_attention import paged_attention, plan_attention, reference
+from kernels.paged_attention import paged_attention, plan_attention, reference, tiles
 
 BLOCK, NUM_BLOCKS = 16, 64
 
@@ -40,7 +40,10 @@ def make_batch(lens: list[tuple[int, int]], *, heads: int, kv_heads: int, head_d
 Run = Callable[..., Tensor]
 
 
-@pytest.fixture(params=[paged_attention, reference.paged_attention], ids=["chosen", "torch"])
+PATHS = {"chosen": paged_attention, "torch": reference.paged_attention, "tiles": tiles.paged_attention}
+
+
+@pytest.fixture(params=PATHS.values(), ids=PATHS.keys())
 def run(request: pytest.FixtureRequest) -> Run:
     """By the path that this machine chooses, and by torch's, which others have."""
 

@@ -26,6 +26,13 @@ def worker(
         float | None, typer.Option(help="Part of the slots and of the KV cache kept free for priority 0.")
     ] = None,
     num_threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option(
+            "--deterministic/--no-deterministic",
+            help="Logits to the last bit the same in any batch, where that is not so anyway; slower there.",
+        ),
+    ] = None,
     kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory of the KV cache.")] = None,
     public_prompts: Annotated[
         Path | None, typer.Option(help="Folder of system prompts (*.txt) whose cached blocks all tenants share.")
@@ -60,6 +67,7 @@ def worker(
             max_waiting=max_waiting,
             enterprise_headroom=enterprise_headroom,
             num_threads=num_threads,
+            deterministic=deterministic,
             kv_memory_mb=kv_memory_mb,
             public_prompts=public_prompts,
             register=register,

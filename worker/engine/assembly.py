@@ -42,8 +42,8 @@ def assemble(settings: EngineSettings) -> EngineParts:
     dtype = target_dtype(settings.dtype, config, folder)
     is_small = _num_weights(config) < _MIN_THREADED_WEIGHTS
     set_num_threads(settings.num_threads or (1 if is_small else torch.get_num_threads()), dtype)
-    model = load_llama(folder, config, dtype)
-    lora = LoraStore(config, dtype)
+    model = load_llama(folder, config, dtype, is_deterministic=settings.is_deterministic)
+    lora = LoraStore(config, dtype, is_deterministic=settings.is_deterministic)
     for name, path in settings.adapters.items():
         lora.add(name, read_adapter(Path(path), config, dtype))
     max_model_len = _window(settings, config, folder)
@@ -62,7 +62,13 @@ def assemble(settings: EngineSettings) -> EngineParts:
             enterprise_headroom=settings.enterprise_headroom,
             window=_look_back(config),
         ),
-        runner=Runner(model, lora, num_blocks=num_blocks, max_model_len=max_model_len),
+        runner=Runner(
+            model,
+            lora,
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
+            is_deterministic=settings.is_deterministic,
+        ),
         sampler=Sampler(config.vocab_size, config.eos_token_ids),
         lora=lora,
     )

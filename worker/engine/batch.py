@@ -18,7 +18,13 @@ def order_chunks(chunks: list[Chunk]) -> list[Chunk]:
 
 
 def make_inputs(
-    chunks: list[Chunk], cos: Tensor, sin: Tensor, *, num_adapter_slots: int, windows: Iterable[int | None]
+    chunks: list[Chunk],
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    num_adapter_slots: int,
+    windows: Iterable[int | None],
+    is_deterministic: bool,
 ) -> StepInputs:
     """chunks in the order of `order_chunks`; cos and sin are the whole rope tables; windows: those of the layers."""
     token_ids: list[int] = []
@@ -42,7 +48,15 @@ def make_inputs(
     context_lens = [chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks]
     tables = [chunk.sequence.block_ids for chunk in chunks]
     attention = {
-        window: plan_attention(query_lens, context_lens, tables, block_size=BLOCK_SIZE, dtype=cos.dtype, window=window)
+        window: plan_attention(
+            query_lens,
+            context_lens,
+            tables,
+            block_size=BLOCK_SIZE,
+            dtype=cos.dtype,
+            window=window,
+            is_deterministic=is_deterministic,
+        )
         for window in windows
     }
     at = torch.tensor(positions)

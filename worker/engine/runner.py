@@ -37,11 +37,14 @@ class StepOutputs:
 class Runner:
     """Owns the KV cache; not thread-safe."""
 
-    def __init__(self, model: LlamaModel, lora: LoraStore, *, num_blocks: int, max_model_len: int) -> None:
+    def __init__(
+        self, model: LlamaModel, lora: LoraStore, *, num_blocks: int, max_model_len: int, is_deterministic: bool = False
+    ) -> None:
         config = model.config
         dtype = model.embedding.dtype
         self._model = model
         self._lora = lora
+        self._is_deterministic = is_deterministic
         shape = (num_blocks, BLOCK_SIZE, 2 * config.num_kv_heads, config.head_dim)
         self._caches = [kv_memory.zeros(shape, dtype) for _ in range(config.num_layers)]
         self._windows = frozenset(config.windows)
@@ -50,7 +53,12 @@ class Runner:
     def run(self, chunks: list[Chunk]) -> StepOutputs:
         with torch.inference_mode():
             inputs = make_inputs(
-                chunks, self._cos, self._sin, num_adapter_slots=self._lora.num_slots, windows=self._windows
+                chunks,
+                self._cos,
+                self._sin,
+                num_adapter_slots=self._lora.num_slots,
+                windows=self._windows,
+                is_deterministic=self._is_deterministic,
             )
             if not inputs.has_pooling and not any(map(is_wanted, chunks)):
                 x = self._model.forward(inputs, self._caches, self._lora.layers, rows=inputs.output_rows)

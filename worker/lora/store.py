@@ -26,7 +26,8 @@ class LoraStore:
     An unloaded adapter takes no new requests at once; its slot is freed when its last running request is done.
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, *, is_deterministic: bool = False) -> None:
+        self._is_deterministic = is_deterministic
         self._config = config
         self._dtype = dtype
         self._slots: list[_Resident | None] = []
@@ -112,7 +113,7 @@ class LoraStore:
                     _fill(a[slot], rows, slice(0, in_size), pair[0])
                     _fill(b[slot], rows, slice(column, column + width), pair[1])
                 column += width
-        return stack_adapters(a, b)
+        return stack_adapters(a, b, is_deterministic=self._is_deterministic)
 
 
 def _fill(target: Tensor, rows: slice, columns: slice, value: Tensor) -> None:

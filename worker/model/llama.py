@@ -1,13 +1,16 @@
 """Llama and its siblings (Mistral, Qwen2, Qwen3), on a paged KV cache."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+import kernels.linear
 from kernels.decoder_layers import DecoderLayers, LayerWeights, Projection, can_run
-from kernels.linear import PackedWeight, linear, pack
+from kernels.linear import PackedWeight, linear
 from kernels.rms_norm import rms_norm
 from worker.model.config import ModelConfig
 from worker.model.layers import Attention, DecoderLayer, GatedMLP, Linear, LoraLayer, StepInputs
@@ -68,21 +71,24 @@ class LlamaModel:
         return linear(self.final_states(x), self.head).float()
 
 
-def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype) -> LlamaModel:
-    """Raises CheckpointError."""
+def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype, *, is_deterministic: bool = False) -> LlamaModel:
+    """is_deterministic: as in `kernels.linear.pack`. Raises CheckpointError."""
+    pack = partial(kernels.linear.pack, is_deterministic=is_deterministic)
     vocab_shape = (config.vocab_size, config.hidden_size)
     with Checkpoint(folder) as checkpoint:
         embedding = checkpoint.read("model.embed_tokens.weight", vocab_shape, dtype)
         layers = []
         for i in range(config.num_layers):
-            layers.append(_load_layer(checkpoint, config, i, dtype))
+            layers.append(_load_layer(checkpoint, config, i, dtype, pack))
             checkpoint.unmap()
         norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
         head = embedding if config.tie_embeddings else checkpoint.read("lm_head.weight", vocab_shape, dtype)
     return LlamaModel(config, embedding, layers, norm, pack(head), _stack(config, layers))
 
 
-def _load_layer(checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype) -> DecoderLayer:
+def _load_layer(
+    checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype, pack: Callable[[Tensor], PackedWeight]
+) -> DecoderLayer:
     prefix = f"model.layers.{i}."
     shapes = projection_shapes(config)
 

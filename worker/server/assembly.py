@@ -59,5 +59,6 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         enterprise_headroom=0.0 if settings.api_key is None else settings.enterprise_headroom,
         sheds_best_effort=settings.api_key is not None,
         num_threads=settings.num_threads,
+        is_deterministic=settings.deterministic,
         adapters={name: Path(path) for name, path in settings.adapters.items()},
     )
