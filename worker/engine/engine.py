@@ -7,7 +7,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -50,6 +52,7 @@ class Engine:
         self.is_broken = False
         self._thread: threading.Thread | None = None
         self._num_discarded = 0
+        self._numbers = count()
         # A loop that is gone takes its own with it.
         self._deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Deliveries] = WeakKeyDictionary()
         self.last_step_at = time.monotonic()
@@ -102,15 +105,18 @@ class Engine:
                 self._check(request)
             self._check_room(len(requests), requests[0].priority)
             bell = Bell()
-            streams = [TokenStream(request.request_id, self.abort, self._count_discarded, bell) for request in requests]
-            self._streams.update((stream.request_id, stream) for stream in streams)
+            groups = [[self._name(request) for request in group] for group in groups]
+            ids = [request.request_id for group in groups for request in group]
+            streams = [TokenStream(request_id, self.abort, self._count_discarded, bell) for request_id in ids]
+            self._streams.update(zip(ids, streams, strict=True))
             now = time.monotonic()
             for group in groups:
                 self._post(partial(self._loop.submit, group, now))
         return streams
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; its blocks are free before the next step. Unknown ids are ignored: it may just have ended."""
+        """Drop a request by its stream's id; its blocks are free before the next step. Unknown ids are ignored: it may
+        just have ended."""
         with self._wake:
             if self._streams.pop(request_id, None) is not None:
                 self._post(partial(self._loop.abort, request_id))
@@ -172,10 +178,12 @@ class Engine:
 
     def _check(self, request: EngineRequest) -> None:
         check_request(request, vocab_size=self._parts.config.vocab_size, max_model_len=self.max_model_len)
-        if request.request_id in self._streams:
-            raise InvalidRequest(f"the request id {request.request_id!r} is in use", param="x-request-id")
         if request.adapter is not None and request.adapter not in self._parts.lora.names:
             raise UnknownAdapter(request.adapter)
+
+    def _name(self, request: EngineRequest) -> EngineRequest:
+        """Clients may use an id again while the step that computes its first use still runs: here none comes twice."""
+        return replace(request, request_id=f"{request.request_id}#{next(self._numbers)}")
 
     def _check_room(self, num_requests: int, priority: int) -> None:
         scheduler, max_waiting = self._parts.scheduler, self._settings.max_waiting
@@ -278,7 +286,7 @@ class Engine:
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, batch: list[Delivery]) -> None:
         try:
-            loop.call_soon_threadsafe(self._deliveries.setdefault(loop, Deliveries(loop)).add, batch)
+            loop.call_soon_threadsafe(self._deliveries.setdefault(loop, Deliveries()).add, batch)
         except RuntimeError:
             # The loop is closed: nobody is left to read.
             for stream, _ in batch:

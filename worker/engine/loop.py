@@ -115,8 +115,10 @@ class StepLoop:
         whose own computation breaks."""
         started_at = time.monotonic()
         self._was_checked = False
-        for sequence in self._scheduler.expired(started_at):
-            self._fail(sequence, DeadlineExceeded())
+        # Again, since those that waited for an expired one's prompt are queued only then.
+        while expired := self._scheduler.expired(started_at):
+            for sequence in expired:
+                self._fail(sequence, DeadlineExceeded())
         chunks = order_chunks(self._scheduler.schedule(started_at, max_prefill=self._pace.max_tokens))
         if not chunks:
             return

@@ -39,7 +39,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 class EngineRequest:
     """priority: 0..3, lower first; weight: the tenant's share within its class; deadline_at: `time.monotonic()`.
 
-    pooling: not an answer is wanted but an embedding, from the last token's state or the mean of all.
+    request_id: for logs; the engine adds a number of its own. pooling: not an answer is wanted but an embedding, from
+    the last token's state or the mean of all.
     """
 
     request_id: str

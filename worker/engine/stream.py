@@ -158,13 +158,15 @@ class Deliveries:
     """What is on its way into one event loop. It is handed out a few at a time, so that a request which arrives while
     dozens of streams get a token is not behind all of them at each of its turns."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
 
     def add(self, batch: list[Delivery]) -> None:
-        """A step's outputs, in the loop's thread."""
+        """A step's outputs, in the loop's thread. When that is behind, it gets what is left of the last one at once:
+        streams merge what piles up."""
         is_idle = not self._waiting
+        while self._waiting:
+            self._put_next()
         # First tokens, which stand last in a step, are waited for the most.
         self._waiting.extend(reversed(batch))
         if is_idle:
@@ -172,10 +174,13 @@ class Deliveries:
 
     def _hand_out(self) -> None:
         for _ in range(min(_AT_ONCE, len(self._waiting))):
-            stream, output = self._waiting.popleft()
-            stream.put(output)
+            self._put_next()
         if self._waiting:
-            self._loop.call_soon(self._hand_out)
+            asyncio.get_running_loop().call_soon(self._hand_out)
+
+    def _put_next(self) -> None:
+        stream, output = self._waiting.popleft()
+        stream.put(output)
 
 
 def _merge(first: TokenOutput, second: TokenOutput) -> TokenOutput:

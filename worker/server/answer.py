@@ -31,7 +31,7 @@ class Answer:
         self._prompt_logprobs: dict[int, Sequence[TokenLogprobs]] = {}
         self._last_at = [job.arrived_at] * len(self.choices)
         for choice in self.choices:
-            replica.line.enter(choice.request.request_id, choice.request.priority)
+            replica.line.enter(choice, choice.request.priority)
 
     async def pieces(self) -> AsyncGenerator[list[Piece] | Waiting]:
         """What came at a time, of one choice or of several. Raises EngineError when the engine gives one up."""
@@ -51,7 +51,7 @@ class Answer:
         """The engine drops what is not over within one step."""
         self._tokens.close()
         for choice in self.choices:
-            self._replica.line.leave(choice.request.request_id)
+            self._replica.line.leave(choice)
 
     def discard(self) -> None:
         """Nothing of it was sent, nor will be."""
@@ -91,7 +91,7 @@ class Answer:
 
     def _place(self) -> int:
         num_waiting = self._replica.engine.report().num_waiting
-        return self._replica.line.position(self.choices[0].request.request_id, num_waiting=num_waiting)
+        return self._replica.line.position(self.choices[0], num_waiting=num_waiting)
 
     def _take(self, choice: Choice, output: TokenOutput) -> Piece:
         is_first = choice.last is None
@@ -106,7 +106,7 @@ class Answer:
     def _observe(self, choice: Choice, output: TokenOutput, num_tokens: int, *, is_first: bool) -> None:
         metrics, now = self._replica.metrics, time.monotonic()
         if is_first:
-            self._replica.line.leave(choice.request.request_id)
+            self._replica.line.leave(choice)
             if sum(each.last is not None for each in self.choices) == 1:
                 metrics.first_token_s.observe(now - self._job.arrived_at)
                 metrics.queue_s.observe(output.queue_ms / 1e3)

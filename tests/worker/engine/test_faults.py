@@ -3,9 +3,11 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,14 +61,6 @@ async def test_sampling_values_that_make_no_sense_are_refused_by_name(engine: En
 async def test_an_unknown_adapter_is_refused(engine: Engine) -> None:
     with pytest.raises(UnknownAdapter):
         engine.generate(make_request(PROMPT, adapter="none such"))
-
-
-async def test_an_id_in_use_is_refused(engine: Engine) -> None:
-    request = make_request(PROMPT, max_tokens=400)
-    stream = engine.generate(request)
-    with pytest.raises(InvalidRequest):
-        engine.generate(request)
-    stream.close()
 
 
 async def test_closing_a_stream_frees_its_blocks(engine: Engine) -> None:
@@ -274,3 +268,49 @@ def test_a_step_without_the_memory_it_needs_fails_its_request_only(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     long, short = done.stdout.splitlines()
     assert "memory" in long and short == "3"
+
+
+@dataclass
+class HeldRunner:
+    """A runner whose steps wait until they may go on."""
+
+    runner: Runner
+    is_computing: threading.Event = field(default_factory=threading.Event)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, chunks: list[Chunk]) -> StepOutputs:
+        self.is_computing.set()
+        assert self.may_go_on.wait(20)
+        return self.runner.run(chunks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runner, name)
+
+
+async def test_an_id_that_is_used_again_gets_nothing_of_its_first_use(checkpoint: Path) -> None:
+    settings = EngineSettings(model_path=checkpoint, num_threads=1)
+    parts = assemble(settings)
+    runner = HeldRunner(parts.runner)
+    engine = Engine(replace(parts, runner=runner), settings)  # type: ignore[arg-type]
+    engine.start()
+    request = make_request(PROMPT, max_tokens=1)
+    first = engine.generate(request)
+    await asyncio.to_thread(runner.is_computing.wait, 20)
+    first.close()
+    second = asyncio.ensure_future(collect(engine, replace(request, sampling=make_request([], max_tokens=9).sampling)))
+    await asyncio.sleep(0)
+    runner.may_go_on.set()
+    assert len(await second) == 9
+    assert len(await collect(engine, request)) == 1
+    await engine.stop()
+
+
+async def test_with_a_deadline_that_has_passed_nothing_is_computed_for_any_answer(engine: Engine) -> None:
+    requests = [make_request(PROMPT * 30, deadline_at=time.monotonic() - 1) for _ in range(8)]
+    for stream in engine.generate_all([requests]):
+        with pytest.raises(DeadlineExceeded):
+            await anext(stream)
+    await collect(engine, make_request([1, 2]))
+    assert engine.report().cached_tokens_total == 0
+    assert len(await collect(engine, make_request(PROMPT * 30))) == 16
+    assert engine.report().cached_tokens_total == 0
