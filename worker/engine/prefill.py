@@ -51,7 +51,8 @@ class _DecodeStep(NamedTuple):
 
 
 def _median(steps: deque[_DecodeStep]) -> _DecodeStep:
-    return sorted(steps)[len(steps) // 2]
+    """Of two the shorter: the other may have been a pause of the machine."""
+    return sorted(steps)[(len(steps) - 1) // 2]
 
 
 class PrefillPace:
@@ -89,7 +90,8 @@ class PrefillPace:
         """
         if not num_decodes:
             return
-        was_to_be_alone = self.max_tokens == 0
+        limit = self.max_tokens
+        was_to_be_alone = limit == 0
         self._num_decodes = num_decodes
         size = num_decodes.bit_length()
         if not num_prefill or (was_to_be_alone and size not in self._alone):
@@ -100,10 +102,12 @@ class PrefillPace:
         elif size in self._alone:
             self._num_mixed += 1
             alone_s = _median(self._alone[size]).duration_s
-            extra_s = duration_s - alone_s
-            newcomers_s = max(self._together_s(num_together) - alone_s, 0.0)
+            # Of short prompts beyond the pace nothing is learnt, or they would take it from the long ones.
+            num_paced = min(num_prefill, limit)
+            extra_s = (duration_s - alone_s) * num_paced / num_prefill
+            newcomers_s = max(self._together_s(num_together) - self._together_s(num_decodes), 0.0)
             wanted_s = _EXTRA_TIME * alone_s + _TIME_FOR_NEWCOMERS * newcomers_s
-            self._follow(num_prefill, extra_s, wanted_s)
+            self._follow(num_paced, extra_s, wanted_s)
             if self._max_tokens <= _MIN_TOKENS:
                 self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -152,6 +153,39 @@ def test_a_short_prompt_in_the_way_is_not_taken_for_slow_decodes() -> None:
     assert before > 0
     record(before, 0.03)
     assert pace.max_tokens < before
+
+
+def test_one_slow_step_does_not_set_prompts_free() -> None:
+    pace = PrefillPace()
+
+    def record(num_decodes: int, num_prefill: int, duration_s: float) -> None:
+        pace.record(num_decodes=num_decodes, num_prefill=num_prefill, num_together=num_decodes, duration_s=duration_s)
+
+    for _ in range(3):
+        record(1, 0, 0.002)
+    record(64, 0, 0.3)  # The machine stood still.
+    for _ in range(2000):
+        num_prefill = pace.max_tokens
+        record(20, num_prefill, 0.01 + 0.0002 * num_prefill)
+    assert 10 <= pace.max_tokens <= 30 or pace.max_tokens == 0
+
+
+def test_short_prompts_do_not_take_the_pace_from_a_long_one() -> None:
+    paces = []
+    for num_short in (0, 100):
+        pace = PrefillPace()
+        record = partial(pace.record, num_decodes=8, num_together=8)
+        for _ in range(3):
+            record(num_prefill=0, duration_s=0.01)
+        highest = 0
+        for _ in range(200):
+            num_prefill = pace.max_tokens + num_short
+            record(num_prefill=num_prefill, duration_s=0.01 + 0.0001 * num_prefill)
+            highest = max(highest, pace.max_tokens)
+        paces.append(highest)
+    alone, beside_short_ones = paces
+    assert 30 < alone < 60
+    assert beside_short_ones > alone / 2
 
 
 def test_nothing_that_decodes_leaves_the_whole_budget() -> None:
