@@ -1,5 +1,6 @@
 """All resident adapters of one projection, stacked by slot."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -24,16 +25,16 @@ class LoraStack:
     slots: tuple[Pair, ...] = field(default=(), repr=False)
 
 
-def stack_adapters(a: Tensor, b: Tensor, *, is_deterministic: bool = False) -> LoraStack:
+def stack_adapters(a: Tensor, b: Tensor, *, apart: Sequence[tuple[Tensor, Tensor]] = ()) -> LoraStack:
     """Lower ranks are padded with zeros, and alpha / rank is already multiplied into b.
 
-    is_deterministic: a token's delta shall not depend on its batch by a bit, whatever that costs.
+    apart: each slot's a [rank, in] and b [rank, out] at its own rank, where a token's delta shall not depend on its
+    batch or on other adapters by a bit, whatever that costs.
     """
     if a.shape[:2] != b.shape[:2]:
         raise ValueError(f"stack_adapters: a {tuple(a.shape)} and b {tuple(b.shape)} differ in slots or rank")
-    if is_deterministic:
-        slots = tuple(_pack(a_of, b_of, is_deterministic=True) for a_of, b_of in zip(a, b, strict=True))
-        return LoraStack(a, b, None, slots)
+    if apart:
+        return LoraStack(a, b, None, tuple(_pack(*pair, is_deterministic=True) for pair in apart))
     num_ranks = a.shape[0] * a.shape[1]
     if num_ranks > _MAX_DENSE_RANKS or a.device.type != "cpu":
         return LoraStack(a, b, None)

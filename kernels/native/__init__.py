@@ -70,15 +70,16 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def set_num_threads(count: int, dtype: torch.dtype) -> None:
+def set_num_threads(count: int, dtype: torch.dtype, *, is_deterministic: bool = False) -> None:
     """How many threads operations on that dtype share.
 
     Where the library runs, torch keeps to one: what is left to it are small operations, and between them OpenMP's idle
-    threads would spin on the cores that the library's own need.
+    threads would spin on the cores that the library's own need. So it does where its results must not depend on how it
+    shares work, which it does by the size of a batch.
     """
     global _num_threads
     _num_threads = count
-    torch.set_num_threads(1 if dtype in _DTYPES and library() is not None else count)
+    torch.set_num_threads(1 if is_deterministic or (dtype in _DTYPES and library() is not None) else count)
 
 
 def num_threads() -> int:

@@ -41,7 +41,8 @@ def assemble(settings: EngineSettings) -> EngineParts:
     config = read_config(folder)
     dtype = target_dtype(settings.dtype, config, folder)
     is_small = _num_weights(config) < _MIN_THREADED_WEIGHTS
-    set_num_threads(settings.num_threads or (1 if is_small else torch.get_num_threads()), dtype)
+    num_threads = settings.num_threads or (1 if is_small else torch.get_num_threads())
+    set_num_threads(num_threads, dtype, is_deterministic=settings.is_deterministic)
     model = load_llama(folder, config, dtype, is_deterministic=settings.is_deterministic)
     lora = LoraStore(config, dtype, is_deterministic=settings.is_deterministic)
     for name, path in settings.adapters.items():

@@ -99,22 +99,23 @@ class LoraStore:
 
     def _stack_projection(self, layer: int, parts: tuple[str, ...], rank: int) -> LoraStack:
         """The parts of a fused projection keep rows of their own: part p has ranks p * rank .. (p + 1) * rank."""
+        pairs = [self._pair(layer, parts, resident, rank) for resident in self._slots]
+        a, b = (torch.stack(each) for each in zip(*pairs, strict=True))
+        apart = [self._pair(layer, parts, each, each.adapter.rank if each else 1) for each in self._slots]
+        return stack_adapters(a, b, apart=apart if self._is_deterministic else ())
+
+    def _pair(self, layer: int, parts: tuple[str, ...], resident: _Resident | None, rank: int) -> tuple[Tensor, Tensor]:
+        """One slot's a and b, at a rank that is at least its own."""
         shapes = projection_shapes(self._config)
         in_size, out_size = shapes[parts[0]][1], sum(shapes[part][0] for part in parts)
-        a = torch.zeros(len(self._slots), len(parts) * rank, in_size, dtype=self._dtype)
-        b = torch.zeros(len(self._slots), len(parts) * rank, out_size, dtype=self._dtype)
-        for slot, resident in enumerate(self._slots):
-            column = 0
-            for p, part in enumerate(parts):
-                width = shapes[part][0]
-                pair = resident.adapter.weights.get((layer, part)) if resident else None
-                if pair is not None:
-                    rows = slice(p * rank, p * rank + len(pair[0]))
-                    _fill(a[slot], rows, slice(0, in_size), pair[0])
-                    _fill(b[slot], rows, slice(column, column + width), pair[1])
-                column += width
-        return stack_adapters(a, b, is_deterministic=self._is_deterministic)
-
-
-def _fill(target: Tensor, rows: slice, columns: slice, value: Tensor) -> None:
-    target[rows, columns] = value
+        a = torch.zeros(len(parts) * rank, in_size, dtype=self._dtype)
+        b = torch.zeros(len(parts) * rank, out_size, dtype=self._dtype)
+        column = 0
+        for p, part in enumerate(parts):
+            width = shapes[part][0]
+            weights = resident.adapter.weights.get((layer, part)) if resident else None
+            if weights is not None:
+                rows = slice(p * rank, p * rank + len(weights[0]))
+                a[rows], b[rows, column : column + width] = weights
+            column += width
+        return a, b

@@ -71,6 +71,23 @@ async def test_a_request_is_the_same_in_every_chunk_and_after_preemption(options
         assert_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+async def test_an_adapter_is_the_same_beside_one_of_a_higher_rank(tmp_path: Path, dtype: str) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path / "model")
+    modules = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    folders = {
+        name: make_tiny_adapter(tmp_path / name, checkpoint, rank=rank, target_modules=modules)
+        for name, rank in (("one", 64), ("two", 97))
+    }
+    request = make_request(PROMPT, max_tokens=NUM_OUTPUT, adapter="one")
+    recorded = []
+    for names in (("one",), ("two", "one")):
+        adapters = {name: folders[name] for name in names}
+        async with recording(checkpoint, dtype=dtype, adapters=adapters, is_deterministic=True) as recorder:
+            recorded.append(await recorder.run(request))
+    assert_equal(*recorded)
+
+
 async def test_this_check_sees_a_difference_of_a_hundred_thousandth(options: dict[str, Any]) -> None:
     request = make_request(PROMPT, max_tokens=NUM_OUTPUT)
     async with recording(**options) as recorder:
