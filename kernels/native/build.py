@@ -63,7 +63,7 @@ def _compile(target: Path) -> None:
         raise BuildError(f"cannot run {compiler}: {error.strerror}") from error
     if done.returncode != 0:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-        raise BuildError(f"{compiler} failed: {first}")
+        raise BuildError(f"{compiler} failed: {first or f'exit status {done.returncode}'}")
 
 
 def _version() -> str:
