@@ -101,8 +101,10 @@ class LoraStore:
         """The parts of a fused projection keep rows of their own: part p has ranks p * rank .. (p + 1) * rank."""
         pairs = [self._pair(layer, parts, resident, rank) for resident in self._slots]
         a, b = (torch.stack(each) for each in zip(*pairs, strict=True))
+        if not self._is_deterministic:
+            return stack_adapters(a, b)
         apart = [self._pair(layer, parts, each, each.adapter.rank if each else 1) for each in self._slots]
-        return stack_adapters(a, b, apart=apart if self._is_deterministic else ())
+        return stack_adapters(a, b, apart=apart)
 
     def _pair(self, layer: int, parts: tuple[str, ...], resident: _Resident | None, rank: int) -> tuple[Tensor, Tensor]:
         """One slot's a and b, at a rank that is at least its own."""
