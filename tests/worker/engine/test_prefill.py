@@ -164,10 +164,12 @@ def test_one_slow_step_does_not_set_prompts_free() -> None:
     for _ in range(3):
         record(1, 0, 0.002)
     record(64, 0, 0.3)  # The machine stood still.
+    seen = []
     for _ in range(2000):
         num_prefill = pace.max_tokens
         record(20, num_prefill, 0.01 + 0.0002 * num_prefill)
-    assert 10 <= pace.max_tokens <= 30 or pace.max_tokens == 0
+        seen.append(num_prefill)
+    assert 10 <= max(seen[-100:]) <= 30
 
 
 def test_short_prompts_do_not_take_the_pace_from_a_long_one() -> None:
