@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.native.build import BuildError, build
 
-__all__ = ["address", "is_native", "kind", "library", "num_threads", "set_num_threads"]
+__all__ = ["address", "is_native", "kind", "library", "max_threads", "num_threads", "set_num_threads"]
 
 log = logging.getLogger("tiergate.kernels")
 
@@ -31,7 +31,8 @@ _SIGNATURES = {
     "run_layers": "ipppi",
 }
 _num_threads: int | None = None
-"""None until it is set: as many as torch may use."""
+_max_threads: int | None = None
+"""None until they are set: as many as torch may use."""
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
@@ -70,17 +71,21 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def set_num_threads(count: int, dtype: torch.dtype, *, is_deterministic: bool = False) -> None:
-    """How many threads operations on that dtype share.
+def set_num_threads(count: int, dtype: torch.dtype, *, most: int | None = None, is_deterministic: bool = False) -> None:
+    """How many threads operations on that dtype share; `most` where one takes milliseconds, if that is more.
 
     Where the library runs, torch keeps to one: what is left to it are small operations, and between them OpenMP's idle
     threads would spin on the cores that the library's own need. So it does where its results must not depend on how it
     shares work, which it does by the size of a batch.
     """
-    global _num_threads
-    _num_threads = count
+    global _num_threads, _max_threads
+    _num_threads, _max_threads = count, max(count, most or count)
     torch.set_num_threads(1 if is_deterministic or (dtype in _DTYPES and library() is not None) else count)
 
 
 def num_threads() -> int:
     return _num_threads or torch.get_num_threads()
+
+
+def max_threads() -> int:
+    return _max_threads or torch.get_num_threads()

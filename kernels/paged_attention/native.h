@@ -13,15 +13,19 @@
 // prompt, since hidden keys add exact zeros.
 constexpr int64_t kKeys = 64;
 constexpr int64_t kRowsPerTile = 48;
+// Multiplications and additions that are worth another thread, even in a step whose other operations are not: about a
+// millisecond's.
+constexpr double kLong = 2e7;
 
 // As `AttentionPlan`. The i-th sequence's new tokens are rows start[i] .. start[i + 1] - 1 and its last context tokens.
 struct AttentionBatch {
     int64_t num_seqs;
     const int32_t* starts;
     const int32_t* context_lens;
+    const int32_t* first_blocks;
     const int32_t* block_ids;
-    int64_t blocks_per_seq;
-    int64_t window;  // a token sees so many tokens, itself included
+    int64_t window;       // a token sees so many tokens, itself included
+    int64_t max_threads;  // for batches of more than kLong
 };
 
 struct AttentionShape {
@@ -53,7 +57,7 @@ public:
         : batch_(batch),
           shape_(shape),
           cache_(cache),
-          num_threads_(num_threads),
+          num_threads_(is_long(batch, shape) ? std::max(num_threads, batch.max_threads) : num_threads),
           shared_(shape.num_heads / shape.num_kv_heads) {
         const int64_t tokens_per_tile = std::max<int64_t>(1, kRowsPerTile / shared_);
         for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
@@ -75,6 +79,15 @@ public:
     }
 
 private:
+    static bool is_long(const AttentionBatch& batch, const AttentionShape& shape) {
+        double num_pairs = 0;
+        for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
+            const int64_t num_tokens = batch.starts[seq + 1] - batch.starts[seq];
+            num_pairs += double(num_tokens) * double(std::min(int64_t(batch.context_lens[seq]), batch.window));
+        }
+        return num_pairs * double(2 * shape.num_heads * shape.head_dim) > kLong;
+    }
+
     // One token's attention waits for memory, which is fast only in long pieces: all heads of some slots. Where there
     // are too few sequences for the threads, heads are divided among them.
     int64_t heads_per_tile(int64_t num_tokens) const {
@@ -129,11 +142,16 @@ private:
         Left* weights = scratch<Left, 7>(num_rows * kKeys);
         pack_keys(find(tile, position, first, head), num_units, packed);
         multiply_rows<Type, 4>(state.queries, dim, packed, num_units, scores, kKeys, num_rows, false);
-        for (int64_t row = 0; row < num_rows; ++row) {
-            const int64_t own = tile.first_position + row / shared_;
-            weigh(scores + row * kKeys, own - batch_.window + 1 - position, own + 1 - position, weights + row * kKeys,
-                  state.peaks[row], state.totals + row * 16, state.sums + row * width, width);
-        }
+        auto weigh_rows = [&]<bool kAreAllVisible>() {
+            for (int64_t row = 0; row < num_rows; ++row) {
+                const int64_t end = tile.first_position + row / shared_ + 1 - position;
+                weigh<kAreAllVisible>(scores + row * kKeys, end - batch_.window, end, weights + row * kKeys,
+                                      state.peaks[row], state.totals + row * 16, state.sums + row * width, width);
+            }
+        };
+        const bool are_all_visible =
+            position + kKeys <= tile.first_position + 1 && position >= tile.end() - batch_.window;
+        are_all_visible ? weigh_rows.template operator()<true>() : weigh_rows.template operator()<false>();
         add_values(find(tile, position, first, shape_.num_kv_heads + head), weights, dim, packed, state.sums, num_rows,
                    width);
     }
@@ -157,7 +175,7 @@ private:
     int64_t slot_size() const { return 2 * shape_.num_kv_heads * shape_.head_dim; }
 
     const Element* slot(const AttentionTile& tile, int64_t position) const {
-        const int32_t* table = batch_.block_ids + tile.seq * batch_.blocks_per_seq;
+        const int32_t* table = batch_.block_ids + batch_.first_blocks[tile.seq];
         const int64_t block = table[position / shape_.block_size];
         return cache_ + (block * shape_.block_size + position % shape_.block_size) * slot_size();
     }
@@ -204,6 +222,7 @@ private:
 
     // One row's scores -> its weights, 2^(score - peak), and its running peak, total and sums brought up to date.
     // Visible are the keys from `begin` to `end`, counted from the first of these 64.
+    template <bool kAreAllVisible>
     void weigh(float* scores, int64_t begin, int64_t end, Left* weights, float& peak, float* totals, float* sums,
                int64_t width) const {
         const Lanes hidden = splat(-std::numeric_limits<float>::infinity());
@@ -211,8 +230,11 @@ private:
         Lanes scaled[4], largest = splat(peak);
         Mask visible[4];
         for (int i = 0; i < 4; ++i) {
-            visible[i] = lanes_between(begin - 16 * i, end - 16 * i);
-            scaled[i] = select(visible[i], load_floats(scores + 16 * i) * scale, hidden);
+            scaled[i] = load_floats(scores + 16 * i) * scale;
+            if constexpr (!kAreAllVisible) {
+                visible[i] = lanes_between(begin - 16 * i, end - 16 * i);
+                scaled[i] = select(visible[i], scaled[i], hidden);
+            }
             largest = larger(largest, scaled[i]);
         }
         const float new_peak = largest_of(largest);
@@ -226,7 +248,8 @@ private:
         }
         Lanes total = load_floats(totals);
         for (int i = 0; i < 4; ++i) {
-            const Lanes weight = select(visible[i], exp2(scaled[i] - splat(peak)), splat(0.f));
+            Lanes weight = exp2(scaled[i] - splat(peak));
+            if constexpr (!kAreAllVisible) weight = select(visible[i], weight, splat(0.f));
             total = total + weight;
             Type::store_left(weights + 16 * i, weight);
         }

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from kernels.native import address, is_native, kind, library, num_threads
+from kernels.native import address, is_native, kind, library, max_threads, num_threads
 from kernels.paged_attention.plan import AttentionPlan
 
 _KEYS_AT_ONCE, _UNIT_BYTES = 64, 4
@@ -18,9 +18,10 @@ class Batch(ctypes.Structure):
         ("num_seqs", ctypes.c_int64),
         ("starts", ctypes.c_void_p),
         ("context_lens", ctypes.c_void_p),
+        ("first_blocks", ctypes.c_void_p),
         ("block_ids", ctypes.c_void_p),
-        ("blocks_per_seq", ctypes.c_int64),
         ("window", ctypes.c_int64),
+        ("max_threads", ctypes.c_int64),
     )
 
 
@@ -43,9 +44,10 @@ def batch_of(plan: AttentionPlan) -> Batch:
         len(tables.context_lens),
         address(tables.starts),
         address(tables.context_lens),
+        address(tables.first_blocks),
         address(tables.block_ids),
-        tables.block_ids.shape[1],
         tables.window,
+        max_threads(),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.native import set_num_threads
 from kernels.paged_attention import paged_attention, plan_attention, reference, tiles
 
 BLOCK, NUM_BLOCKS = 16, 64
@@ -144,6 +145,30 @@ def test_a_prompts_rows_have_the_same_bits_whole_in_chunks_and_one_by_one(
     for start, end in ((0, 16), (16, length), (48, length), (length - 3, length), (length - 1, length)):
         chunk = Batch(batch.q[start:end], batch.cache, [end - start], [end], batch.tables)
         assert torch.equal(run(chunk, 0.2), whole[start:end])
+
+
+def test_a_long_chunk_has_the_same_bits_by_more_threads() -> None:
+    # Enough for the second thread that short ones do not take.
+    batch = make_batch([(1, 20), (200, 900)], heads=8, kv_heads=4, head_dim=32, dtype=torch.bfloat16)
+    results = []
+    try:
+        for most in (1, 2):
+            set_num_threads(1, torch.bfloat16, most=most)
+            results.append(attend(batch))
+    finally:
+        set_num_threads(1, torch.bfloat16)
+    assert torch.equal(*results)
+
+
+def attend(batch: Batch) -> Tensor:
+    plan = plan_attention(batch.query_lens, batch.context_lens, batch.tables, block_size=BLOCK, dtype=batch.cache.dtype)
+    return paged_attention(batch.q, batch.cache, plan, scale=0.2)
+
+
+def test_the_kernels_tables_are_not_padded() -> None:
+    plan = plan_attention([1, 1, 2], [5, 64, 20], [[7], [3, 1, 4, 2], [6, 5]], block_size=BLOCK, dtype=torch.float32)
+    assert plan.tables.block_ids.tolist() == [7, 3, 1, 4, 2, 6, 5]
+    assert plan.tables.first_blocks.tolist() == [0, 1, 5]
 
 
 def test_long_and_short_decodes_are_not_padded_to_each_other() -> None:
