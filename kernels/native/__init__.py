@@ -28,6 +28,7 @@ _SIGNATURES = {
     "rms_norm": "ipippiiifi",
     "rope": "ipippiiii",
     "silu_mul": "ippiii",
+    "sample": "piippi",
     "run_layers": "ipppi",
 }
 _num_threads: int | None = None

@@ -1,6 +1,7 @@
-// What Python calls: one function an operation, in C's calling convention, for float32 or bfloat16. Each tells whether
+// What Python calls: one function an operation, in C's calling convention, mostly for float32 or bfloat16. Each tells whether
 // it found the memory that it needs; if not, its results are undefined.
 #include "../decoder_layers/native.h"
+#include "../sampling/native.h"
 
 template <class Type>
 static const typename Type::Element* in(const void* from) {
@@ -12,15 +13,21 @@ static typename Type::Element* out(void* to) {
     return static_cast<typename Type::Element*>(to);
 }
 
-// Calls work with the type that the flag stands for.
-static int64_t with_type(int64_t is_bfloat16, const auto& work) {
+static int64_t has_memory(const auto& work) {
     try {
-        if (is_bfloat16) work.template operator()<BFloat16>();
-        else work.template operator()<Float32>();
+        work();
         return 1;
     } catch (const std::exception&) {
         return 0;
     }
+}
+
+// Calls work with the type that the flag stands for.
+static int64_t with_type(int64_t is_bfloat16, const auto& work) {
+    return has_memory([&] {
+        if (is_bfloat16) work.template operator()<BFloat16>();
+        else work.template operator()<Float32>();
+    });
 }
 
 extern "C" {
@@ -69,6 +76,11 @@ int64_t silu_mul(int64_t is_bfloat16, const void* gate_up, void* result, int64_t
     return with_type(is_bfloat16, [&]<class T>() {
         silu_mul<T>(in<T>(gate_up), out<T>(result), num_rows, size, num_threads);
     });
+}
+
+int64_t sample(const float* logits, int64_t num_rows, int64_t vocab, const SamplingParameters* parameters, int64_t* ids,
+               int64_t num_threads) {
+    return has_memory([&] { sample(logits, num_rows, vocab, *parameters, ids, num_threads); });
 }
 
 int64_t run_layers(int64_t is_bfloat16, const DecoderShape* shape, const Layer* layers, const Step* step,

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.sampling import reference
+from kernels.sampling import native, reference
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,7 +28,8 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
     uniform [n] fp64 in [0, 1): the only randomness, so that a row's draw does not depend on its neighbours. [n] int64.
     A row with a NaN gets some id.
     """
-    return reference.sample(logits, temperature, top_k, top_p, min_p, uniform)
+    path = native if native.can_run(logits) else reference
+    return path.sample(logits, temperature, top_k, top_p, min_p, uniform)
 
 
 def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:

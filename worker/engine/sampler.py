@@ -44,7 +44,8 @@ class Sampler:
             best, ids = greedy(logits)
             drawn = [i for i, sequence in enumerate(sequences) if _is_random(sequence.request.sampling)]
             if drawn:
-                rows = torch.tensor(drawn)
+                # Of all rows no copy is made.
+                rows = slice(None) if len(drawn) == len(sequences) else torch.tensor(drawn)
                 ids[rows] = self._draw(logits[rows], [sequences[i] for i in drawn])
             found: dict[int, TokenLogprobs] = {}
             if raw is not None:
