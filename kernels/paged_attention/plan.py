@@ -18,7 +18,8 @@ class Group:
 
     start: row of the first new token; block_ids [num_seqs * num_blocks], shorter tables padded with any valid block;
     mask [num_seqs, 1, query_len, num_blocks * block_size] additive, 0 or -inf, in the model's dtype; None for a whole
-    prompt, whose i-th token sees tokens 0 to i.
+    prompt, whose i-th token sees tokens 0 to i; hidden: which of the blocks' num_seqs * num_blocks * block_size slots
+    no new token sees. They may hold anything, even no numbers, which no mask makes harmless.
     """
 
     start: int
@@ -26,6 +27,7 @@ class Group:
     query_len: int
     block_ids: Tensor
     mask: Tensor | None
+    hidden: Tensor
 
 
 @dataclass(frozen=True)
@@ -112,14 +114,15 @@ def _make_group(plan: AttentionPlan, tables: list[list[int]], starts: list[int],
     """Of the sequences from the `first` on whose visible blocks are given; `row` is that of their first token."""
     query_len, block_ids = plan.query_lens[first], torch.tensor(_padded(tables))
     is_whole_prompt = query_len > 1 and plan.context_lens[first] == query_len
+    num_keys = len(block_ids) // len(tables) * plan.block_size
     if is_whole_prompt and (plan.window is None or query_len <= plan.window):
-        return Group(row, len(tables), query_len, block_ids, None)
+        return Group(row, len(tables), query_len, block_ids, None, torch.arange(query_len, num_keys))
     # Token i of the new ones stands at context_len - query_len + i.
     context_lens = torch.tensor(plan.context_lens[first : first + len(tables)])
     at = context_lens[:, None] - query_len + torch.arange(query_len)
-    num_keys = len(block_ids) // len(tables) * plan.block_size
     mask = _mask(at, torch.tensor(starts), num_keys, plan.window, plan.dtype)
-    return Group(row, len(tables), query_len, block_ids, mask)
+    hidden = mask.isneginf().all(dim=2).flatten().nonzero()[:, 0]
+    return Group(row, len(tables), query_len, block_ids, mask, hidden)
 
 
 def _visible_blocks(plan: AttentionPlan) -> tuple[list[list[int]], list[int]]:

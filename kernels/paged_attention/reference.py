@@ -21,7 +21,8 @@ def _attend(q: Tensor, cache: Tensor, group: Group, scale: float) -> Tensor:
     heads, head_dim = q.shape[1:]
     kv_heads = cache.shape[2] // 2
     rows = q[group.start : group.start + n * m]
-    kv = cache.index_select(0, group.block_ids).view(n, -1, 2 * kv_heads, head_dim).transpose(1, 2)
+    kv = cache.index_select(0, group.block_ids).flatten(0, 1).index_fill_(0, group.hidden, 0)
+    kv = kv.view(n, -1, 2 * kv_heads, head_dim).transpose(1, 2)
     keys, values = kv[:, :kv_heads], kv[:, kv_heads:]
     if m == 1:
         # Query heads that share a key head become its query rows: no key is repeated in memory.

@@ -110,6 +110,15 @@ def test_a_window_ends_what_is_looked_back_on(run: Run, lens: list[tuple[int, in
     torch.testing.assert_close(got, expected.float(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("lens", MIXES.values(), ids=MIXES.keys())
+def test_what_a_former_owner_left_in_a_block_does_no_harm(run: Run, lens: list[tuple[int, int]]) -> None:
+    batch = make_batch(lens, heads=8, kv_heads=2, head_dim=32, dtype=torch.float32)
+    before = run(batch, 0.2)
+    for context, table in zip(batch.context_lens, batch.tables, strict=True):
+        batch.cache[table[-1], (context - 1) % BLOCK + 1 :] = torch.nan
+    assert torch.equal(run(batch, 0.2), before)
+
+
 def test_blocks_before_the_window_are_not_read(run: Run) -> None:
     batch = make_batch([(1, 200), (20, 150)], heads=4, kv_heads=2, head_dim=16, dtype=torch.float32)
     before = run(batch, 0.2, window=32)

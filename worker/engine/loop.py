@@ -224,15 +224,13 @@ class StepLoop:
         self._fail(sequence, StepFailed("what the model computed is not finite (NaN or infinite)"))
 
     def _discard_blocks(self, sequence: Sequence) -> None:
-        """Its keys may be NaN: nobody may hit them, and padding must not read them, since 0 * NaN is NaN.
+        """Its keys may be NaN: nobody may hit them.
 
-        Blocks that others own too stay: they need them, and whoever of them is poisoned clears them as the last.
+        Blocks that others own too stay: they need them, and whoever of them is poisoned discards them as the last.
         """
         pool, outlived = self._scheduler.pool, sequence.block_ids[: sequence.num_outlived]
         # What it gave up and is free may still hold what it wrote.
-        block_ids = pool.unshared(sequence.owned_blocks) + pool.free_of(outlived)
-        pool.unname(block_ids)
-        self._parts.runner.clear(block_ids)
+        pool.unname(pool.unshared(sequence.owned_blocks) + pool.free_of(outlived))
 
     def _fail(self, sequence: Sequence, error: EngineError) -> None:
         self._drop(sequence)

@@ -70,9 +70,3 @@ class Runner:
     def take_memory(self) -> None:
         """All of the cache's, which it else takes as it is first written; any thread may do it."""
         kv_memory.take(self._caches)
-
-    def clear(self, block_ids: list[int]) -> None:
-        """Zero these blocks in every layer."""
-        rows = torch.tensor(block_ids, dtype=torch.int64)
-        for cache in self._caches:
-            cache.index_fill_(0, rows, 0)

@@ -7,7 +7,6 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -235,9 +234,6 @@ class BreakingRunner:
             raise torch.OutOfMemoryError("no room for this")
         return self.runner.run(chunks)
 
-    def clear(self, block_ids: list[int]) -> None:
-        self.runner.clear(block_ids)
-
 
 async def test_a_step_that_raises_fails_only_the_request_that_breaks_it(checkpoint: Path) -> None:
     settings = EngineSettings(model_path=checkpoint, num_threads=1)
@@ -282,9 +278,6 @@ class HeldRunner:
         self.is_computing.set()
         assert self.may_go_on.wait(20)
         return self.runner.run(chunks)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.runner, name)
 
 
 async def test_an_id_that_is_used_again_gets_nothing_of_its_first_use(checkpoint: Path) -> None:
