@@ -217,3 +217,13 @@ def test_the_end_of_the_cumulative_distribution_is_its_last_possible_token(sampl
     almost_one = torch.full((50,), 1 - 2.0**-53, dtype=torch.float64)
     drawn = sample_by(logits, ones, torch.zeros(50, dtype=torch.int64), ones, ones * 0, almost_one)
     assert (drawn == 149).all()
+
+
+def test_parameters_that_do_not_fit_the_rows_are_refused() -> None:
+    logits, ones = torch.randn(2, 5), torch.ones(2)
+    fitting = [ones, torch.zeros(2, dtype=torch.int64), ones, ones * 0, ones.double() / 2]
+    assert sample(logits, *fitting).shape == (2,)
+    for i in range(5):
+        for wrong in (fitting[i][:1], fitting[i].to(torch.int32), fitting[i].repeat_interleave(2)[::2]):
+            with pytest.raises(ValueError, match="sample: "):
+                sample(logits, *fitting[:i], wrong, *fitting[i + 1 :])

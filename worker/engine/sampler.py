@@ -61,10 +61,10 @@ class Sampler:
         params = [sequence.request.sampling for sequence in sequences]
         return sample(
             logits,
-            temperature=torch.tensor([p.temperature for p in params]),
+            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32),
             top_k=torch.tensor([min(max(p.top_k, 0), self._vocab_size) for p in params]),
-            top_p=torch.tensor([p.top_p for p in params]),
-            min_p=torch.tensor([p.min_p for p in params]),
+            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32),
+            min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32),
             uniform=torch.tensor([self._uniform(sequence) for sequence in sequences], dtype=torch.float64),
         )
 
