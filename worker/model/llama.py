@@ -1,7 +1,7 @@
 """Llama and its siblings (Mistral, Qwen2, Qwen3), on a paged KV cache."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -82,8 +82,11 @@ def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype, *, is_dete
             layers.append(_load_layer(checkpoint, config, i, dtype, pack))
             checkpoint.unmap()
         norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
-        head = embedding if config.tie_embeddings else checkpoint.read("lm_head.weight", vocab_shape, dtype)
-    return LlamaModel(config, embedding, layers, norm, pack(head), _stack(config, layers))
+        if config.tie_embeddings:
+            head = pack(embedding)
+        else:
+            head = _pack_mapped([checkpoint.read("lm_head.weight", vocab_shape, dtype, is_kept=False)], pack)
+    return LlamaModel(config, embedding, layers, norm, head, _stack(config, layers))
 
 
 def _load_layer(
@@ -97,11 +100,13 @@ def _load_layer(
 
     def fused(name: str, block: str, *, has_bias: bool) -> Linear:
         parts = FUSED[name]
-        weights = [checkpoint.read(f"{prefix}{block}.{part}.weight", shapes[part], dtype) for part in parts]
+        weights = [
+            checkpoint.read(f"{prefix}{block}.{part}.weight", shapes[part], dtype, is_kept=False) for part in parts
+        ]
         biases = [
             checkpoint.read(f"{prefix}{block}.{part}.bias", shapes[part][:1], dtype) for part in parts if has_bias
         ]
-        return Linear(name, pack(_join(weights)), _join(biases) if biases else None)
+        return Linear(name, _pack_mapped(weights, pack), _join(biases) if biases else None)
 
     attention = Attention(
         qkv=fused("qkv", "self_attn", has_bias=config.qkv_bias),
@@ -151,6 +156,12 @@ def _stack(config: ModelConfig, layers: list[DecoderLayer]) -> DecoderLayers | N
         head_dim=config.head_dim,
         eps=config.rms_eps,
     )
+
+
+def _pack_mapped(weights: list[Tensor], pack: Callable[[Tensor], PackedWeight]) -> PackedWeight:
+    """The weights one below the other, which may be the file's memory; what comes of them is not."""
+    packed = pack(_join(weights))
+    return replace(packed, tensor=packed.tensor.clone()) if packed.tensor is weights[0] else packed
 
 
 def _join(tensors: list[Tensor]) -> Tensor:

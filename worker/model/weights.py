@@ -38,7 +38,8 @@ class Checkpoint:
         """Nothing that was read needs the files any more; they are opened again when something else is read."""
         self._open.clear()
 
-    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, is_kept: bool = True) -> Tensor:
+        """is_kept: the tensor has memory of its own; else it may be the file's, which may change some day."""
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(self._folder, f"the tensor {name!r} is missing")
@@ -50,7 +51,7 @@ class Checkpoint:
             raise CheckpointError(path, f"the tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         if not tensor.is_floating_point():
             raise CheckpointError(path, f"the tensor {name!r} has type {tensor.dtype}, expected a floating-point one")
-        return tensor.to(dtype, copy=True)
+        return tensor.to(dtype, copy=is_kept)
 
     def _file(self, path: Path) -> Any:
         if path not in self._open:
