@@ -13,8 +13,7 @@
 // prompt, since hidden keys add exact zeros.
 constexpr int64_t kKeys = 64;
 constexpr int64_t kRowsPerTile = 48;
-// Multiplications and additions that are worth another thread, even in a step whose other operations are not: about a
-// millisecond's.
+// Multiply-adds that are worth another thread, even in a step whose other operations are not: about a millisecond's.
 constexpr double kLong = 2e7;
 
 // As `AttentionPlan`. The i-th sequence's new tokens are rows start[i] .. start[i + 1] - 1 and its last context tokens.
@@ -82,8 +81,9 @@ private:
     static bool is_long(const AttentionBatch& batch, const AttentionShape& shape) {
         double num_pairs = 0;
         for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
-            const int64_t num_tokens = batch.starts[seq + 1] - batch.starts[seq];
-            num_pairs += double(num_tokens) * double(std::min(int64_t(batch.context_lens[seq]), batch.window));
+            // On average a new token does not see half of the others.
+            const double num_tokens = batch.starts[seq + 1] - batch.starts[seq];
+            num_pairs += num_tokens * std::min(batch.context_lens[seq] - num_tokens / 2, double(batch.window));
         }
         return num_pairs * double(2 * shape.num_heads * shape.head_dim) > kLong;
     }

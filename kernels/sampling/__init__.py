@@ -27,12 +27,14 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
 
     logits [n, vocab] fp32; temperature [n] > 0; top_k [n] int64, 0 for all; top_p, min_p [n] fp32, 1 and 0 for all;
     uniform [n] fp64 in [0, 1): the only randomness, so that a row's draw does not depend on its neighbours. [n] int64.
-    A row with a NaN gets some id. Raises ValueError on a shape or dtype mismatch.
+    A row with a NaN gets some id. Raises ValueError on a shape, dtype or stride mismatch.
     """
     parameters = ((temperature, torch.float32), (top_k, torch.int64), (top_p, torch.float32), (min_p, torch.float32))
     for values, dtype in (*parameters, (uniform, torch.float64)):
         if values.shape != logits.shape[:1] or values.dtype != dtype or not values.is_contiguous():
-            raise ValueError(f"sample: {tuple(values.shape)} {values.dtype} is not {dtype} for {len(logits)} rows")
+            raise ValueError(
+                f"sample: {tuple(values.shape)} {values.dtype} is not dense {dtype} for {len(logits)} rows"
+            )
     path = native if native.can_run(logits) else reference
     return path.sample(logits, temperature, top_k, top_p, min_p, uniform)
 

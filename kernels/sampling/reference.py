@@ -87,7 +87,9 @@ def _cut(ordered: Tensor, vocab: int, mass: Tensor, top_k: Tensor, top_p: Tensor
     reached = ordered.cumsum(dim=-1)
     within = reached.gather(1, (limit.clamp(max=columns) - 1)[:, None])[:, 0]
     mass = torch.where(has_limit, within, mass)
-    is_kept = (reached - ordered < (top_p * mass)[:, None]) & (torch.arange(columns) < limit[:, None])
+    # Rounded, the sum before a rare token may be all of it.
+    is_within = (reached - ordered < (top_p * mass)[:, None]) | (top_p >= 1)[:, None]
+    is_kept = is_within & (torch.arange(columns) < limit[:, None])
     num_kept = is_kept.sum(dim=-1).clamp(min=1)
     return ordered.gather(1, (num_kept - 1)[:, None])[:, 0], (limit <= columns) | ~has_limit
 

@@ -1,4 +1,4 @@
-"""Paged attention against the textbook formula in fp64, over scattered blocks full of others' NaN-free leftovers."""
+"""Paged attention against the textbook formula in fp64, over scattered blocks full of others' leftovers."""
 
 import math
 from collections.abc import Callable

@@ -13,10 +13,7 @@ _PIECE_BYTES = 1 << 25
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that cost no time; in huge pages, where the system has them.
-
-    They must be zeros: the attention of a padded row reads, and multiplies by nought, what no sequence ever wrote.
-    """
+    """Zeros that cost no time; in huge pages, where the system has them."""
     pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
