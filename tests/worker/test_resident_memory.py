@@ -5,6 +5,7 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+import pytest
 
 from tests.tiny import make_tiny_checkpoint
 from tests.worker.test_main import process
@@ -36,7 +37,14 @@ async def ask(url: str, numbers: range) -> None:
         await asyncio.gather(*(one(session, i) for i in numbers))
 
 
-async def test_ten_thousand_requests_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_compiler", [True, False])
+async def test_ten_thousand_requests_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_compiler: bool
+) -> None:
+    if not has_compiler:
+        # Torch's paths, which other processors have, too.
+        monkeypatch.setenv("CXX", "false")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no kernels"))
     checkpoint = make_tiny_checkpoint(tmp_path / "tiny")
     with process(checkpoint) as (running, url):
         worker = psutil.Process(running.pid)
