@@ -1,5 +1,5 @@
-// What Python calls: one function an operation, in C's calling convention, mostly for float32 or bfloat16. Each tells whether
-// it found the memory that it needs; if not, its results are undefined.
+// What Python calls: one function an operation, in C's calling convention, mostly for float32 or bfloat16. Each tells
+// whether it found the memory that it needs; if not, its results are undefined.
 #include "../decoder_layers/native.h"
 #include "../sampling/native.h"
 
