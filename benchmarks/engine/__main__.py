@@ -69,7 +69,7 @@ async def _measure_all(arguments: argparse.Namespace, folder: Path) -> list[Meas
 
 
 def _median(measurements: list[Measurement]) -> Measurement:
-    """The run in the middle by throughput, whole: its figures belong together."""
+    """The run in the middle by throughput, of two the better, whole: its figures belong together."""
     return sorted(measurements, key=lambda measurement: measurement.tokens_per_s)[len(measurements) // 2]
 
 
@@ -79,7 +79,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=SHAPES, default="small", help="shape of the random weights")
     parser.add_argument("--checkpoint", type=Path, help="a Hugging Face folder instead of random weights")
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="default: all")
-    parser.add_argument("--runs", type=int, default=3, help="the median one counts")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="the median counts, of an even number the better of the middle two"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     return parser.parse_args()
 
