@@ -1,14 +1,17 @@
 """How a step shares its prompt tokens, and how many there may be beside decodes. Pure; the caller brings the clock."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from worker.engine.eviction import rank
 from worker.engine.sequence import Chunk, Sequence
 
 SHORT_PROMPTS = 128
 """So many tokens of the best are computed at once, whatever the pace, where that finishes them: who is next should not
 wait for a step more."""
 _OLDEST_SHARE = 4
+_FAR_BELOW = 4
 _MIN_TOKENS = 16.0
 _EXTRA_TIME = 0.4
 _TIME_FOR_NEWCOMERS = 2.0
@@ -43,6 +46,30 @@ def share_prefill(pending: list[Sequence], budget: int, *, limit: int) -> list[C
             granted[sequence] = so_far + more
             budget -= more
     return [Chunk(sequence, num_tokens) for sequence, num_tokens in granted.items() if num_tokens]
+
+
+def share_apart(
+    pending: list[Sequence], running: list[Sequence], num_running_of: Mapping[str, int], *, limit: int
+) -> list[Chunk]:
+    """Prompts of which little is left, for a step without decodes: of `pending`, best first, all that is left of them,
+    SHORT_PROMPTS or `limit` tokens at most; often none.
+
+    Who comes while others decode has waited for their step already, and beside them its prompt would take a step as
+    long again. To those others it is the same, since they wait for the prompt anyway. But each step apart reads the
+    model's weights once more, so it is for tenants only that have at most a quarter of an equal share of all that run,
+    and for no worse class than any of these.
+
+    running: all that run, the pending among them. num_running_of: how many of them each tenant has.
+    """
+    num_most = len(running) / (_FAR_BELOW * len(num_running_of))
+    best = min(rank(sequence) for sequence in running)
+    chunks, spare = [], min(SHORT_PROMPTS, limit)
+    for sequence in pending:
+        is_entitled = rank(sequence) == best and num_running_of[sequence.request.tenant] <= num_most
+        if is_entitled and sequence.num_uncomputed <= spare:
+            chunks.append(Chunk(sequence, sequence.num_uncomputed))
+            spare -= sequence.num_uncomputed
+    return chunks
 
 
 class _DecodeStep(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from worker.engine.blocks import BLOCK_SIZE, BlockPool, blocks_needed
 from worker.engine.eviction import evictable_for, rank, worst
 from worker.engine.fairness import token_cost
-from worker.engine.prefill import SHORT_PROMPTS, share_prefill
+from worker.engine.prefill import SHORT_PROMPTS, share_apart, share_prefill
 from worker.engine.prefix_cache import chain_digest
 from worker.engine.queues import ClassQueues, Turn
 from worker.engine.sequence import Chunk, Sequence
@@ -50,6 +50,7 @@ class Scheduler:
         self._live: dict[str, Sequence] = {}
         self._deadlines: list[tuple[float, int, str]] = []
         self._next_order = 0
+        self._was_apart = False
 
     @property
     def num_running(self) -> int:
@@ -118,6 +119,7 @@ class Scheduler:
         """The next step's work, blocks provided; empty when there is nothing to do.
 
         max_prefill: the most prompt tokens for a step in which others decode; None for what the step's budget leaves.
+        Of two steps in a row at least one computes all decodes.
         """
         self._provide_decode_blocks()
         self._make_room()
@@ -132,7 +134,9 @@ class Scheduler:
         pending.sort(key=self._prefill_place)
         # Not in place: a list that is being sorted looks empty to other threads, which ask how many run.
         self._running = sorted(self._running, key=_place)
-        return decodes + share_prefill(pending, budget, limit=limit)
+        apart = self._share_apart(pending) if decodes and not self._was_apart else []
+        self._was_apart = bool(apart)
+        return apart or decodes + share_prefill(pending, budget, limit=limit)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Count a computed step: tokens served, and full blocks that can now be found by their content."""
@@ -150,6 +154,9 @@ class Scheduler:
         """Assert that every block is free, cached or owned, once."""
         self.pool.check([sequence.owned_blocks for sequence in self._running])
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
+
+    def _share_apart(self, pending: list[Sequence]) -> list[Chunk]:
+        return share_apart(pending, self._running, self._num_running_of, limit=self.max_batched_tokens)
 
     def _provide_decode_blocks(self) -> None:
         """Every running sequence gets room for its next token, best first; when blocks run out the worst give way."""

@@ -46,6 +46,7 @@ class Simulation:
     )
     finished: list[str] = field(default_factory=list)
     check_each_step: bool = True
+    had_decodes_wait: bool = False
 
     def step(self, *, max_prefill: int | None = None) -> list[Chunk]:
         chunks = self.scheduler.schedule(now=0.0, max_prefill=max_prefill)
@@ -76,3 +77,9 @@ class Simulation:
             end = chunk.sequence.num_computed + chunk.num_tokens
             assert 0 < chunk.num_tokens <= chunk.sequence.num_uncomputed
             assert len(chunk.sequence.block_ids) * 16 >= end
+        chosen = {chunk.sequence for chunk in chunks}
+        have_decodes_to_wait = any(
+            each.is_running and each.num_uncomputed == 1 and each not in chosen for each in self.scheduler.snapshot()
+        )
+        assert not (self.had_decodes_wait and have_decodes_to_wait)
+        self.had_decodes_wait = have_decodes_to_wait

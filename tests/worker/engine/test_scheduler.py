@@ -10,6 +10,7 @@ from tests.worker.engine.simulation import BUDGET, MAX_LEN, MAX_SEQS, NUM_BLOCKS
 from worker.engine.blocks import BlockPool
 from worker.engine.request import EngineRequest
 from worker.engine.scheduler import Scheduler
+from worker.engine.sequence import Chunk
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -311,13 +312,49 @@ def test_blocks_that_no_layer_looks_back_on_are_given_up_and_still_found() -> No
     assert sum(chunk.num_tokens for chunk in simulation.step()) == 60 - 48
 
 
-def test_a_tenant_that_comes_anew_has_its_short_prompt_computed_in_the_next_step() -> None:
+def flooded() -> Simulation:
+    """Tenant `a` decodes in all slots but one that was just left, and more of its requests wait."""
     scheduler = Scheduler(BlockPool(400), max_num_seqs=16, max_batched_tokens=512)
     simulation = Simulation(scheduler)
     for i in range(40):
         scheduler.add(make_sequence(f"a{i}", tenant="a", prompt_len=100, max_tokens=30, first_token=1000 * i))
     for _ in range(25):
         simulation.step(max_prefill=24)
-    scheduler.add(make_sequence("b", tenant="b", prompt_len=64, max_tokens=1, first_token=90_000))
+    return simulation
+
+
+def ids(chunks: list[Chunk]) -> set[str]:
+    return {chunk.sequence.request.request_id for chunk in chunks}
+
+
+def test_a_tenant_that_comes_anew_has_its_short_prompt_computed_in_a_step_of_its_own() -> None:
+    simulation = flooded()
+    for i in range(2):
+        simulation.scheduler.add(
+            make_sequence(f"b{i}", tenant="b", prompt_len=64, max_tokens=1, first_token=90_000 + 1000 * i)
+        )
+    assert ids(simulation.step(max_prefill=24)) == {"b0"}
+    assert simulation.finished[-1] == "b0"
+    # Those that decode do not wait for the second as well.
     simulation.step(max_prefill=24)
-    assert "b" in simulation.finished
+    assert not simulation.had_decodes_wait
+
+
+def test_no_step_is_spent_on_who_has_a_fair_share_already_or_a_long_prompt_or_is_of_a_worse_class() -> None:
+    for tenant, length, priority in (("a", 64, 2), ("b", 2000, 2), ("b", 64, 3)):
+        simulation = flooded()
+        simulation.scheduler.add(
+            make_sequence("n", tenant=tenant, prompt_len=length, priority=priority, first_token=90_000)
+        )
+        for _ in range(40):
+            simulation.step(max_prefill=24)
+            assert not simulation.had_decodes_wait
+
+
+def test_tenants_with_a_few_requests_each_share_their_steps() -> None:
+    scheduler = Scheduler(BlockPool(400), max_num_seqs=16, max_batched_tokens=512)
+    simulation = Simulation(scheduler)
+    for i in range(12):
+        scheduler.add(make_sequence(str(i), tenant=str(i // 2), prompt_len=64, max_tokens=30, first_token=1000 * i))
+        simulation.step(max_prefill=24)
+        assert not simulation.had_decodes_wait
