@@ -8,8 +8,8 @@ from worker.engine.eviction import rank
 from worker.engine.sequence import Chunk, Sequence
 
 SHORT_PROMPTS = 128
-"""So many tokens of the best are computed at once, whatever the pace, where that finishes them: who is next should not
-wait for a step more."""
+"""So many tokens of the best are computed at once, whatever the pace, where that finishes them: who comes when few are
+there should not wait for a step more."""
 _OLDEST_SHARE = 4
 _FAR_BELOW = 4
 _MIN_TOKENS = 16.0
@@ -22,18 +22,18 @@ _MAX_DEBT_S = 1.0
 """A pause of the machine itself should not be made up for without end."""
 
 
-def share_prefill(pending: list[Sequence], budget: int, *, limit: int) -> list[Chunk]:
+def share_prefill(pending: list[Sequence], budget: int, *, limit: int, num_urgent: int) -> list[Chunk]:
     """Chunks of about `budget` tokens, at most `limit`, for sequences that have prompt tokens to compute, best first.
 
     The one that came first gets at least a quarter of the budget, so that every prompt is finished some day, whoever
-    comes later. The best are finished, even beyond the budget, while that takes SHORT_PROMPTS tokens in all.
+    comes later. The first num_urgent are finished, even beyond the budget, while that takes SHORT_PROMPTS tokens.
     """
     if not pending:
         return []
     oldest = min(pending, key=lambda sequence: sequence.order)
     granted = {oldest: min(oldest.num_uncomputed, -(-budget // _OLDEST_SHARE))}
     spare = min(SHORT_PROMPTS, limit - granted[oldest])
-    for sequence in pending:
+    for sequence in pending[:num_urgent]:
         spare -= sequence.num_uncomputed
         if spare < 0:
             break

@@ -50,6 +50,11 @@ class ClassQueues:
             return Turn(self._queues[longest].peek(), is_out_of_turn=True)
         return next((Turn(queue.peek(), is_out_of_turn=False) for queue in self._queues if len(queue)), None)
 
+    @property
+    def best_class(self) -> int:
+        """The best of which somebody waits; NUM_CLASSES where nobody does."""
+        return next((i for i, queue in enumerate(self._queues) if len(queue)), NUM_CLASSES)
+
     def pop(self, turn: Turn) -> None:
         """It is admitted, as `next` said."""
         priority = turn.sequence.request.priority

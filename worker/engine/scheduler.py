@@ -136,7 +136,9 @@ class Scheduler:
         self._running = sorted(self._running, key=_place)
         apart = self._share_apart(pending) if decodes and not self._was_apart else []
         self._was_apart = bool(apart)
-        return apart or decodes + share_prefill(pending, budget, limit=limit)
+        # Where more of a class wait, its prompts waited longer than a step anyway, and keep to the pace for all others.
+        num_urgent = sum(rank(sequence) < self._queues.best_class for sequence in pending)
+        return apart or decodes + share_prefill(pending, budget, limit=limit, num_urgent=num_urgent)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Count a computed step: tokens served, and full blocks that can now be found by their content."""

@@ -24,8 +24,9 @@ def waiting(*lengths: int) -> list[Sequence]:
     return sequences
 
 
-def shares(pending: list[Sequence], budget: int) -> dict[str, int]:
-    return {chunk.sequence.request.request_id: chunk.num_tokens for chunk in share_prefill(pending, budget, limit=512)}
+def shares(pending: list[Sequence], budget: int, *, num_urgent: int = 8) -> dict[str, int]:
+    chunks = share_prefill(pending, budget, limit=512, num_urgent=num_urgent)
+    return {chunk.sequence.request.request_id: chunk.num_tokens for chunk in chunks}
 
 
 def test_the_oldest_gets_a_quarter_and_the_best_the_rest() -> None:
@@ -43,6 +44,7 @@ def test_the_best_are_finished_beyond_the_budget_where_that_is_little() -> None:
     old, second, best = waiting(1000, 60, 50)
     assert shares([best, second, old], 40) == {"2": 50, "1": 60, "0": 10}
     assert shares([best, second, old], 0) == {"2": 50, "1": 60}
+    assert shares([best, second, old], 0, num_urgent=1) == {"2": 50}
 
 
 @given(st.lists(st.integers(2, 300), max_size=8), st.integers(0, 512))

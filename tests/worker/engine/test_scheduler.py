@@ -340,6 +340,26 @@ def test_a_tenant_that_comes_anew_has_its_short_prompt_computed_in_a_step_of_its
     assert not simulation.had_decodes_wait
 
 
+def num_prefilled(chunks: list[Chunk]) -> int:
+    return sum(chunk.num_tokens for chunk in chunks if chunk.num_tokens > 1)
+
+
+def test_prompts_keep_to_the_pace_where_more_of_their_class_wait_and_short_ones_are_finished_where_none_do() -> None:
+    simulation = flooded()
+    scheduler = simulation.scheduler
+    for _ in range(20):
+        assert num_prefilled(simulation.step(max_prefill=24)) <= 24
+    scheduler.add(make_sequence("e", tenant="a", prompt_len=64, max_tokens=1, priority=1, first_token=90_000))
+    simulation.step(max_prefill=24)
+    assert simulation.finished[-1] == "e"
+    while scheduler.num_waiting:
+        simulation.step(max_prefill=24)
+    while scheduler.num_running > 8:
+        simulation.step(max_prefill=24)
+    scheduler.add(make_sequence("n", tenant="a", prompt_len=64, max_tokens=1, first_token=91_000))
+    assert num_prefilled(simulation.step(max_prefill=24)) >= 64
+
+
 def test_no_step_is_spent_on_who_has_a_fair_share_already_or_a_long_prompt_or_is_of_a_worse_class() -> None:
     for tenant, length, priority in (("a", 64, 2), ("b", 2000, 2), ("b", 64, 3)):
         simulation = flooded()
