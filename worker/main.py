@@ -55,6 +55,8 @@ def _port_error(host: str, port: int, error: OSError) -> SettingsError:
 
 
 async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
+    # Imports and loading make a million objects that stay; looking through them for garbage took half a second.
+    gc.disable()
     # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
     from worker.registration import Heartbeat
     from worker.server.assembly import make_replica
@@ -65,8 +67,8 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    # What was loaded stays; the collector need not walk through it again and again.
     gc.freeze()
+    gc.enable()
     host, port = listener.getsockname()[:2]
     url = settings.url or f"http://{_reachable(host)}:{port}"
     heartbeat = None

@@ -9,17 +9,18 @@ from kernels.linear.packed import PackedWeight
 __all__ = ["PackedWeight", "linear", "pack"]
 
 
-def pack(weight: Tensor, *, is_deterministic: bool = False) -> PackedWeight:
-    """weight [out, in], rearranged for `linear`; the original may be freed.
+def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
+    """parts [out, in] each, one below the other, rearranged for `linear`; the originals may be freed.
 
     is_deterministic: a row's result shall never depend on how many rows there are, not by a bit, at whatever cost.
     """
-    out_size, in_size = weight.shape
-    if native.can_pack(weight):
-        return PackedWeight(native.pack(weight), out_size, in_size, weight.dtype, "native")
+    out_size, in_size, dtype = sum(map(len, parts)), parts[0].shape[1], parts[0].dtype
+    if native.can_pack(parts[0]):
+        return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native")
+    weight = parts[0] if len(parts) == 1 else torch.cat(parts)
     if onednn.can_pack(weight):
-        return PackedWeight(onednn.pack(weight), out_size, in_size, weight.dtype, "onednn")
-    return PackedWeight(weight, out_size, in_size, weight.dtype, "tiles" if is_deterministic else "plain")
+        return PackedWeight(onednn.pack(weight), out_size, in_size, dtype, "onednn")
+    return PackedWeight(weight, out_size, in_size, dtype, "tiles" if is_deterministic else "plain")
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:

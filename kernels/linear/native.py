@@ -4,6 +4,8 @@ It beats oneDNN where a step has few rows, since it streams weights at the memor
 call; and it sums a row in the same order whatever the number of rows.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,15 +23,22 @@ def can_pack(weight: Tensor) -> bool:
     return weight.shape[1] * weight.element_size() % _UNIT_BYTES == 0 and is_native(weight)
 
 
-def pack(weight: Tensor) -> Tensor:
-    """[panels, units of 4 bytes, outputs of a panel] int32."""
+def pack(parts: Sequence[Tensor]) -> Tensor:
+    """parts [out, in] each, one below the other -> [panels, units of 4 bytes, outputs of a panel] int32."""
     native = library()
     assert native is not None
-    out_size, in_size = weight.shape
-    num_units, panel = in_size * weight.element_size() // _UNIT_BYTES, native.panel_size()
-    packed = torch.empty((-(-out_size // panel), num_units, panel), dtype=torch.int32)
-    weight = weight.contiguous()
-    native.pack_weight(kind(weight.dtype), address(weight), out_size, in_size, address(packed), num_threads())
+    panel = native.panel_size()
+    if any(len(part) % panel for part in parts[:-1]):
+        parts = [torch.cat(list(parts))]
+    in_size = parts[0].shape[1]
+    num_panels = sum(-(-len(part) // panel) for part in parts)
+    num_units = in_size * parts[0].element_size() // _UNIT_BYTES
+    packed = torch.empty((num_panels, num_units, panel), dtype=torch.int32)
+    begin = 0
+    for part in parts:
+        weight, below = part.contiguous(), packed[begin:]
+        native.pack_weight(kind(weight.dtype), address(weight), len(weight), in_size, address(below), num_threads())
+        begin += len(weight) // panel
     return packed
 
 

@@ -75,6 +75,16 @@ def test_linear_equals_the_plain_product(dtype: torch.dtype, rows: int, in_size:
     assert ours <= max(2 * theirs, 8 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_sizes", [(64, 128, 33), (64, 33, 7), (1024, 2048)])
+def test_parts_are_packed_one_below_the_other(dtype: torch.dtype, out_sizes: tuple[int, ...]) -> None:
+    x = torch.randn(5, 1024).to(dtype)
+    parts = [torch.randn(out_size, 1024).to(dtype) for out_size in out_sizes]
+    weight = pack(*parts)
+    assert (weight.out_size, weight.in_size) == (sum(out_sizes), 1024)
+    assert torch.equal(linear(x, weight), linear(x, pack(torch.cat(parts))))
+
+
 @pytest.mark.parametrize(("in_size", "out_size"), [(256, 512), (704, 256), (2048, 2048)])
 def test_a_packed_product_gives_a_row_the_same_bits_among_any_number(in_size: int, out_size: int) -> None:
     weight = pack(torch.randn(out_size, in_size))

@@ -90,7 +90,7 @@ def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype, *, is_dete
 
 
 def _load_layer(
-    checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype, pack: Callable[[Tensor], PackedWeight]
+    checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype, pack: Callable[..., PackedWeight]
 ) -> DecoderLayer:
     prefix = f"model.layers.{i}."
     shapes = projection_shapes(config)
@@ -158,9 +158,9 @@ def _stack(config: ModelConfig, layers: list[DecoderLayer]) -> DecoderLayers | N
     )
 
 
-def _pack_mapped(weights: list[Tensor], pack: Callable[[Tensor], PackedWeight]) -> PackedWeight:
+def _pack_mapped(weights: list[Tensor], pack: Callable[..., PackedWeight]) -> PackedWeight:
     """The weights one below the other, which may be the file's memory; what comes of them is not."""
-    packed = pack(_join(weights))
+    packed = pack(*weights)
     return replace(packed, tensor=packed.tensor.clone()) if packed.tensor is weights[0] else packed
 
 
