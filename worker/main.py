@@ -57,18 +57,20 @@ def _port_error(host: str, port: int, error: OSError) -> SettingsError:
 async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
     # Imports and loading make a million objects that stay; looking through them for garbage took half a second.
     gc.disable()
-    # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
-    from worker.registration import Heartbeat
-    from worker.server.assembly import make_replica
-    from worker.server.serving import serve
+    try:
+        # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
+        from worker.registration import Heartbeat
+        from worker.server.assembly import make_replica
+        from worker.server.serving import serve
 
-    replica = make_replica(settings)
+        replica = make_replica(settings)
+        gc.freeze()
+    finally:
+        gc.enable()
     # From here on there is something to finish; while loading, a signal ends the process at once.
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    gc.freeze()
-    gc.enable()
     host, port = listener.getsockname()[:2]
     url = settings.url or f"http://{_reachable(host)}:{port}"
     heartbeat = None

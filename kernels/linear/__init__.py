@@ -13,7 +13,10 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     """parts [out, in] each, one below the other, rearranged for `linear`; the originals may be freed.
 
     is_deterministic: a row's result shall never depend on how many rows there are, not by a bit, at whatever cost.
+    Raises ValueError where the parts' in sizes or dtypes differ.
     """
+    if len({(part.shape[1], part.dtype) for part in parts}) > 1:
+        raise ValueError(f"pack: {[(tuple(part.shape), part.dtype) for part in parts]} do not fit below each other")
     out_size, in_size, dtype = sum(map(len, parts)), parts[0].shape[1], parts[0].dtype
     if native.can_pack(parts[0]):
         return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native")

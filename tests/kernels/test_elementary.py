@@ -94,6 +94,12 @@ def test_a_packed_product_gives_a_row_the_same_bits_among_any_number(in_size: in
         assert torch.equal(linear(x[:rows], weight), whole[:rows])
 
 
+def test_parts_of_another_size_or_dtype_are_refused() -> None:
+    for other in (torch.ones(32, 32), torch.ones(32, 64, dtype=torch.bfloat16)):
+        with pytest.raises(ValueError, match="do not fit"):
+            pack(torch.ones(32, 64), other)
+
+
 def test_linear_refuses_another_size_or_dtype() -> None:
     weight = pack(torch.ones(4, 8))
     for x in (torch.ones(2, 7), torch.ones(2, 8, dtype=torch.bfloat16)):

@@ -1,5 +1,6 @@
 """The process: what stops its start, and how it ends."""
 
+import gc
 import os
 import signal
 import socket
@@ -52,6 +53,7 @@ def test_a_checkpoint_without_a_file_is_one_line(name: str, tmp_path: Path, caps
     folder = make_tiny_checkpoint(tmp_path / "broken")
     (folder / name).unlink()
     assert_refused(WorkerSettings(model=folder, port=0), capsys, name)
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,10 @@ class FairQueue:
     def served(self, tenant: str) -> float:
         return self._tenants.served(tenant)
 
+    def has(self, tenant: str) -> bool:
+        """Whether any of the tenant's wait."""
+        return tenant in self._adapters
+
     def _line_of(self, sequence: Sequence) -> "_Line":
         tenant, adapter = _names(sequence.request)
         self._size += 1

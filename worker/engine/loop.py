@@ -123,6 +123,8 @@ class StepLoop:
         if not chunks:
             return
         num_together = self._scheduler.num_together
+        num_decodes = sum(chunk.is_decode for chunk in chunks)
+        num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
         try:
             self._compute(chunks, started_at)
         except Exception:
@@ -131,8 +133,6 @@ class StepLoop:
             for chunk in chunks:
                 self._compute_alone(chunk)
         else:
-            num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
-            num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
             self._pace.record(
                 num_decodes=num_decodes,
                 num_prefill=num_prefill,

@@ -1,15 +1,15 @@
 """How a step shares its prompt tokens, and how many there may be beside decodes. Pure; the caller brings the clock."""
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
-from worker.engine.eviction import rank
+from worker.engine.request import EngineRequest
 from worker.engine.sequence import Chunk, Sequence
 
 SHORT_PROMPTS = 128
-"""So many tokens of the best are computed at once, whatever the pace, where that finishes them: who comes when few are
-there should not wait for a step more."""
+"""So many tokens of the best are computed at once, whatever the pace, where that finishes them: who comes should not
+wait for a step more."""
 _OLDEST_SHARE = 4
 _FAR_BELOW = 4
 _MIN_TOKENS = 16.0
@@ -22,18 +22,18 @@ _MAX_DEBT_S = 1.0
 """A pause of the machine itself should not be made up for without end."""
 
 
-def share_prefill(pending: list[Sequence], budget: int, *, limit: int, num_urgent: int) -> list[Chunk]:
+def share_prefill(pending: list[Sequence], budget: int, *, limit: int, urgent: list[Sequence]) -> list[Chunk]:
     """Chunks of about `budget` tokens, at most `limit`, for sequences that have prompt tokens to compute, best first.
 
     The one that came first gets at least a quarter of the budget, so that every prompt is finished some day, whoever
-    comes later. The first num_urgent are finished, even beyond the budget, while that takes SHORT_PROMPTS tokens.
+    comes later. The urgent, best first, are finished, even beyond the budget, while that takes SHORT_PROMPTS tokens.
     """
     if not pending:
         return []
     oldest = min(pending, key=lambda sequence: sequence.order)
     granted = {oldest: min(oldest.num_uncomputed, -(-budget // _OLDEST_SHARE))}
     spare = min(SHORT_PROMPTS, limit - granted[oldest])
-    for sequence in pending[:num_urgent]:
+    for sequence in urgent:
         spare -= sequence.num_uncomputed
         if spare < 0:
             break
@@ -49,26 +49,29 @@ def share_prefill(pending: list[Sequence], budget: int, *, limit: int, num_urgen
 
 
 def share_apart(
-    pending: list[Sequence], running: list[Sequence], num_running_of: Mapping[str, int], *, limit: int
+    pending: list[Sequence], running: list[Sequence], served: Callable[[EngineRequest], float], *, limit: int
 ) -> list[Chunk]:
     """Prompts of which little is left, for a step without decodes: of `pending`, best first, all that is left of them,
     SHORT_PROMPTS or `limit` tokens at most; often none.
 
     Who comes while others decode has waited for their step already, and beside them its prompt would take a step as
-    long again. To those others it is the same, since they wait for the prompt anyway. But each step apart reads the
-    model's weights once more, so it is for tenants only that have at most a quarter of an equal share of all that run,
-    and for no worse class than any of these.
+    long again. Those others lose little, since a short prompt is not paced anyway. But each step apart reads the
+    model's weights once more, so it is only for tenants that run at most a quarter of an equal share of what runs and
+    were served no more than any other, and only where nobody of a better class runs.
 
-    running: all that run, the pending among them. num_running_of: how many of them each tenant has.
+    running: all that run, the pending among them. served: what a request's tenant was served in its class.
     """
+    num_running_of = Counter(each.request.tenant for each in running)
     num_most = len(running) / (_FAR_BELOW * len(num_running_of))
-    best = min(rank(sequence) for sequence in running)
+    best = min(each.request.priority for each in running)
+    least = min(served(each.request) for each in running if each.request.priority == best)
     chunks, spare = [], min(SHORT_PROMPTS, limit)
     for sequence in pending:
-        is_entitled = rank(sequence) == best and num_running_of[sequence.request.tenant] <= num_most
-        if is_entitled and sequence.num_uncomputed <= spare:
-            chunks.append(Chunk(sequence, sequence.num_uncomputed))
-            spare -= sequence.num_uncomputed
+        request, num_left = sequence.request, sequence.num_uncomputed
+        is_behind = num_running_of[request.tenant] <= num_most and served(request) <= least
+        if request.priority == best and is_behind and num_left <= spare:
+            chunks.append(Chunk(sequence, num_left))
+            spare -= num_left
     return chunks
 
 

@@ -50,11 +50,6 @@ class ClassQueues:
             return Turn(self._queues[longest].peek(), is_out_of_turn=True)
         return next((Turn(queue.peek(), is_out_of_turn=False) for queue in self._queues if len(queue)), None)
 
-    @property
-    def best_class(self) -> int:
-        """The best of which somebody waits; NUM_CLASSES where nobody does."""
-        return next((i for i, queue in enumerate(self._queues) if len(queue)), NUM_CLASSES)
-
     def pop(self, turn: Turn) -> None:
         """It is admitted, as `next` said."""
         priority = turn.sequence.request.priority
@@ -85,6 +80,10 @@ class ClassQueues:
     def served(self, request: EngineRequest) -> float:
         """What the request's tenant was served in its class."""
         return self._queues[request.priority].served(request.tenant)
+
+    def has_more(self, request: EngineRequest) -> bool:
+        """Whether more of the request's tenant wait in its class."""
+        return self._queues[request.priority].has(request.tenant)
 
     def _is_due(self, priority: int) -> bool:
         return self._num_passed[priority] >= MAX_PASSED and self._out_of_turn[priority] is None

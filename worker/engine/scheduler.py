@@ -18,6 +18,7 @@ from worker.engine.sequence import Chunk, Sequence
 
 _MAX_STALE_DEADLINES = 1000
 _TIGHT = 0.05
+_LARGE_SHARE = 4
 
 
 class Scheduler:
@@ -119,7 +120,7 @@ class Scheduler:
         """The next step's work, blocks provided; empty when there is nothing to do.
 
         max_prefill: the most prompt tokens for a step in which others decode; None for what the step's budget leaves.
-        Of two steps in a row at least one computes all decodes.
+        Of two steps in a row at least one computes all decodes, and one at most goes beyond max_prefill far.
         """
         self._provide_decode_blocks()
         self._make_room()
@@ -131,14 +132,12 @@ class Scheduler:
         room = max(budget, min(SHORT_PROMPTS, limit))
         while (turn := self._queues.next()) and self._num_before(turn, pending) < room and self._admit(turn, now):
             pending.append(turn.sequence)
-        pending.sort(key=self._prefill_place)
+        # Of a cached prompt, or of a very short one, there may be one token left: no more work than a decode.
+        decodes += [Chunk(sequence, 1) for sequence in pending if sequence.num_uncomputed == 1]
+        pending = sorted((each for each in pending if each.num_uncomputed > 1), key=self._prefill_place)
         # Not in place: a list that is being sorted looks empty to other threads, which ask how many run.
         self._running = sorted(self._running, key=_place)
-        apart = self._share_apart(pending) if decodes and not self._was_apart else []
-        self._was_apart = bool(apart)
-        # Where more of a class wait, its prompts waited longer than a step anyway, and keep to the pace for all others.
-        num_urgent = sum(rank(sequence) < self._queues.best_class for sequence in pending)
-        return apart or decodes + share_prefill(pending, budget, limit=limit, num_urgent=num_urgent)
+        return self._choose(decodes, pending, budget)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Count a computed step: tokens served, and full blocks that can now be found by their content."""
@@ -157,8 +156,15 @@ class Scheduler:
         self.pool.check([sequence.owned_blocks for sequence in self._running])
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
 
-    def _share_apart(self, pending: list[Sequence]) -> list[Chunk]:
-        return share_apart(pending, self._running, self._num_running_of, limit=self.max_batched_tokens)
+    def _choose(self, decodes: list[Chunk], pending: list[Sequence], budget: int) -> list[Chunk]:
+        """A step apart for whoever should not wait for the decodes, or else these with about `budget` prompt tokens."""
+        apart: list[Chunk] = []
+        if decodes and pending and not self._was_apart:
+            apart = share_apart(pending, self._running, self._queues.served, limit=self.max_batched_tokens)
+        urgent = [] if self._was_apart else [sequence for sequence in pending if not self._is_flooding(sequence)]
+        self._was_apart = bool(apart)
+        limit = self.max_batched_tokens - len(decodes)
+        return apart or decodes + share_prefill(pending, min(budget, limit), limit=limit, urgent=urgent)
 
     def _provide_decode_blocks(self) -> None:
         """Every running sequence gets room for its next token, best first; when blocks run out the worst give way."""
@@ -196,6 +202,11 @@ class Scheduler:
         request = sequence.request
         served, num_running = self._queues.served(request), self._num_running_of[request.tenant]
         return rank(sequence), served, num_running, sequence.num_uncomputed, sequence.order
+
+    def _is_flooding(self, sequence: Sequence) -> bool:
+        """Whether its tenant runs much and has still more waiting: whoever floods can wait for a step more."""
+        is_large = self._num_running_of[sequence.request.tenant] > len(self._running) / _LARGE_SHARE
+        return is_large and self._queues.has_more(sequence.request)
 
     def _admit(self, turn: Turn, now: float) -> bool:
         """Move the next waiting one to the running, with the blocks of all its tokens; False if it does not fit."""

@@ -79,3 +79,8 @@ class Chunk:
     def is_last(self) -> bool:
         """Whether the step yields the sequence's next token."""
         return self.num_tokens == self.sequence.num_uncomputed
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is the one token that was left, mostly the one sampled last; asked before the step is counted."""
+        return self.num_tokens == 1 and self.is_last

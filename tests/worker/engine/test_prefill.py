@@ -25,7 +25,7 @@ def waiting(*lengths: int) -> list[Sequence]:
 
 
 def shares(pending: list[Sequence], budget: int, *, num_urgent: int = 8) -> dict[str, int]:
-    chunks = share_prefill(pending, budget, limit=512, num_urgent=num_urgent)
+    chunks = share_prefill(pending, budget, limit=512, urgent=pending[:num_urgent])
     return {chunk.sequence.request.request_id: chunk.num_tokens for chunk in chunks}
 
 
@@ -51,6 +51,13 @@ def test_the_best_are_finished_beyond_the_budget_where_that_is_little() -> None:
 def test_the_budget_is_used_and_exceeded_by_short_prompts_alone(lengths: list[int], budget: int) -> None:
     total = sum(shares(waiting(*lengths), budget).values())
     assert min(sum(lengths), budget) <= total <= min(budget + SHORT_PROMPTS, 512)
+
+
+def test_one_token_of_many_that_are_left_is_no_decode() -> None:
+    (sequence,) = waiting(20)
+    assert not Chunk(sequence, 1).is_decode
+    sequence.num_computed = 19
+    assert Chunk(sequence, 1).is_decode
 
 
 @dataclass

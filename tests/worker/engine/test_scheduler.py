@@ -17,13 +17,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Arrivals, steps and cancellations in any order."""
 
     window: int | None = None
+    num_blocks, max_seqs = NUM_BLOCKS, MAX_SEQS
 
     def __init__(self) -> None:
         super().__init__()
-        pool = BlockPool(NUM_BLOCKS)
         self.simulation = Simulation(
             Scheduler(
-                pool, max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET, enterprise_headroom=0.2, window=self.window
+                BlockPool(self.num_blocks),
+                max_num_seqs=self.max_seqs,
+                max_batched_tokens=BUDGET,
+                enterprise_headroom=0.2,
+                window=self.window,
             )
         )
         self.alive: set[str] = set()
@@ -80,7 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.simulation.run_dry()
         assert self.alive <= set(self.simulation.finished)
-        assert self.simulation.scheduler.pool.num_free == NUM_BLOCKS
+        assert self.simulation.scheduler.pool.num_free == self.num_blocks
 
 
 class SlidingSchedulerMachine(SchedulerMachine):
@@ -89,10 +93,28 @@ class SlidingSchedulerMachine(SchedulerMachine):
     window = 23
 
 
+class FloodedSchedulerMachine(SchedulerMachine):
+    """With slots enough for a tenant to have far less of them than another: its short prompts get steps apart."""
+
+    num_blocks, max_seqs = 80, 16
+
+    @rule(max_tokens=st.integers(5, 40))
+    def flood(self, max_tokens: int) -> None:
+        for _ in range(12):
+            self.arrive(20, max_tokens, 2, "a", None, 0)
+
+    @rule(prompt_len=st.integers(1, 48))
+    def come(self, prompt_len: int) -> None:
+        self.arrive(prompt_len, 3, 2, "b", None, 1)
+        self.step(1, 0)
+
+
 SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 SlidingSchedulerMachine.TestCase.settings = SchedulerMachine.TestCase.settings
+FloodedSchedulerMachine.TestCase.settings = SchedulerMachine.TestCase.settings
 TestScheduler = SchedulerMachine.TestCase
 TestSlidingScheduler = SlidingSchedulerMachine.TestCase
+TestFloodedScheduler = FloodedSchedulerMachine.TestCase
 
 
 def test_a_long_prompt_does_not_stall_those_that_decode() -> None:
@@ -312,10 +334,13 @@ def test_blocks_that_no_layer_looks_back_on_are_given_up_and_still_found() -> No
     assert sum(chunk.num_tokens for chunk in simulation.step()) == 60 - 48
 
 
-def flooded() -> Simulation:
+def flooded(*, num_served_to_b: int = 0) -> Simulation:
     """Tenant `a` decodes in all slots but one that was just left, and more of its requests wait."""
-    scheduler = Scheduler(BlockPool(400), max_num_seqs=16, max_batched_tokens=512)
+    scheduler = Scheduler(BlockPool(600), max_num_seqs=16, max_batched_tokens=512)
     simulation = Simulation(scheduler)
+    if num_served_to_b:
+        scheduler.add(make_sequence("before", tenant="b", prompt_len=num_served_to_b, max_tokens=1))
+        simulation.run_dry()
     for i in range(40):
         scheduler.add(make_sequence(f"a{i}", tenant="a", prompt_len=100, max_tokens=30, first_token=1000 * i))
     for _ in range(25):
@@ -360,11 +385,11 @@ def test_prompts_keep_to_the_pace_where_more_of_their_class_wait_and_short_ones_
     assert num_prefilled(simulation.step(max_prefill=24)) >= 64
 
 
-def test_no_step_is_spent_on_who_has_a_fair_share_already_or_a_long_prompt_or_is_of_a_worse_class() -> None:
-    for tenant, length, priority in (("a", 64, 2), ("b", 2000, 2), ("b", 64, 3)):
-        simulation = flooded()
+def test_no_step_is_spent_on_who_has_a_fair_share_already_or_was_served_more_or_is_of_a_worse_class() -> None:
+    for tenant, priority, num_served in (("a", 2, 0), ("b", 2, 8000), ("b", 3, 0)):
+        simulation = flooded(num_served_to_b=num_served)
         simulation.scheduler.add(
-            make_sequence("n", tenant=tenant, prompt_len=length, priority=priority, first_token=90_000)
+            make_sequence("n", tenant=tenant, prompt_len=64, priority=priority, first_token=90_000)
         )
         for _ in range(40):
             simulation.step(max_prefill=24)
