@@ -55,7 +55,7 @@ def _port_error(host: str, port: int, error: OSError) -> SettingsError:
 
 
 async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
-    # Imports and loading make a million objects that stay; looking through them for garbage took half a second.
+    # What is imported and loaded stays; looking through it for garbage again and again took half a second and more.
     gc.disable()
     try:
         # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.

@@ -57,7 +57,7 @@ def share_apart(
     Who comes while others decode has waited for their step already, and beside them its prompt would take a step as
     long again. Those others lose little, since a short prompt is not paced anyway. But each step apart reads the
     model's weights once more, so it is only for tenants that run at most a quarter of an equal share of what runs and
-    were served no more than any other, and only where nobody of a better class runs.
+    were served no more than any other of its class, and only where nobody of a better class runs.
 
     running: all that run, the pending among them. served: what a request's tenant was served in its class.
     """

@@ -120,7 +120,7 @@ class Scheduler:
         """The next step's work, blocks provided; empty when there is nothing to do.
 
         max_prefill: the most prompt tokens for a step in which others decode; None for what the step's budget leaves.
-        Of two steps in a row at least one computes all decodes, and one at most goes beyond max_prefill far.
+        Of two steps in a row at least one computes all decodes; after one that did not, prompts keep to max_prefill.
         """
         self._provide_decode_blocks()
         self._make_room()
