@@ -4,7 +4,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.e2e.platform import Platform, start_platform, stop
+from tests.support.platform import Platform, start_platform, stop
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.e2e.platform import Platform, wait_until
+from tests.support.platform import Platform, wait_until
 
 HI = [{"role": "user", "content": "Hi!"}]
 LONG = [{"role": "user", "content": "word " * 5000}]

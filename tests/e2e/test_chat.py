@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from tests.e2e.platform import Platform
+from tests.support.platform import Platform
 
 SUM = [{"role": "user", "content": "What is 17 + 25?"}]
 

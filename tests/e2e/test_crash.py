@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.platform import Platform, start_platform, stop, wait_until
+from tests.support.platform import Platform, start_platform, stop, wait_until
 
 NUM_STREAMS = 16
 

@@ -4,7 +4,7 @@ import json
 
 import httpx
 
-from tests.e2e.platform import Platform, wait_until
+from tests.support.platform import Platform, wait_until
 
 
 def test_leaving_frees_the_blocks_and_bills_the_tokens_sent(platform: Platform) -> None:

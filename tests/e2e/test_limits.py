@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.platform import Platform
+from tests.support.platform import Platform
 
 BODY = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.platform import clean_environment, free_port, stop, wait_until
+from tests.support.platform import clean_environment, free_port, stop, wait_until
 
 DEMO = Path(__file__).parents[2] / "demo"
 NAMES = ("base", "pirate", "support", "json")

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.serving import Gateway, declare, eventually, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
-from tests.gateway.workers import ADAPTERS, WorkerProcess
+from tests.support.gateways import Gateway, declare, eventually, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
+from tests.support.workers import ADAPTERS, WorkerProcess
 
 
 @pytest.fixture(scope="session")

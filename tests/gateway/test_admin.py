@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from gateway.rendering import install_error_handlers
-from tests.gateway.serving import Gateway, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.gateways import Gateway, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture

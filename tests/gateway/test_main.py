@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from gateway.main import end_tasks
-from tests.gateway.serving import ADMIN_KEY, copy_database
-from tests.gateway.valkey import ValkeyProcess, free_port
+from tests.support.gateways import ADMIN_KEY, copy_database
+from tests.support.valkey import ValkeyProcess, free_port
 
 DEADLINE_S = 60
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.gateway.serving import make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.gateways import make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
 
 
 async def test_the_description_is_whole(tmp_path: Path, valkey: ValkeyProcess) -> None:

@@ -8,9 +8,9 @@ import pytest
 from alembic import command
 
 from migrations.run import alembic_config, migrate
-from tests.gateway.postgres import find_binaries, running_postgres
-from tests.gateway.serving import make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.gateways import make_settings, running_gateway
+from tests.support.postgres import find_binaries, running_postgres
+from tests.support.valkey import ValkeyProcess
 
 BINARIES = find_binaries()
 

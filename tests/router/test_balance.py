@@ -1,7 +1,7 @@
 from collections import Counter
 
 from router.balance import order
-from tests.router.fleets import load, member
+from tests.support.fleets import load, member
 
 
 def first(*members: object, request_id: str = "r") -> str:

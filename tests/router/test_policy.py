@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, RouteError, Saturated, UnknownModel
 from router.fleet import Fleet, is_saturated, is_usable
 from router.policy import Decision, RouteRequest, TierPolicy, decide, possible_pools
-from tests.router.fleets import fleet, load, member, pool, two_pools
+from tests.support.fleets import fleet, load, member, pool, two_pools
 
 TIER = TierPolicy(name="pro")
 BUSY = load(waiting=11)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.messages import FunctionDefinition, Tool, UserMessage
-from tests.text.vocabularies import make_byte_level
+from tests.support.vocabularies import make_byte_level
 from text.bundle import Bundle, TextTooLong
 from text.folder import FolderError
 

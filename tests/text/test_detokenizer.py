@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.vocabularies import make_byte_level, make_sentencepiece, make_word_pieces
+from tests.support.vocabularies import make_byte_level, make_sentencepiece, make_word_pieces
 from text.detokenizer import IncrementalDetokenizer
 from text.tokenizer import Tokenizer
 

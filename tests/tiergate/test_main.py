@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiergate.cli import refusal, tiergate
+from tests.support.cli import refusal, tiergate
 
 PEPPER = {"TIERGATE_KEY_PEPPER": "a-pepper-that-is-long-enough"}
 

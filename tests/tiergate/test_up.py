@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.platform import Platform, start_platform, stop, wait_until
-from tests.tiergate.cli import refusal, tiergate
-from tests.tiergate.up.processes import is_alive
-from tests.tiny import make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.cli import refusal, tiergate
+from tests.support.platform import Platform, start_platform, stop, wait_until
+from tests.support.processes import is_alive
 
 pytestmark = pytest.mark.slow
 POOLS = ("small", "large")

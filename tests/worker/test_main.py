@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from protocol.load import WORKERS_KEY, unseal
-from tests.gateway.valkey import ValkeyProcess
-from tests.tiny import make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.valkey import ValkeyProcess
 from worker.main import run
 from worker.settings import WorkerSettings
 

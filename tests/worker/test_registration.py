@@ -11,7 +11,7 @@ import pytest
 import redis.asyncio as redis
 
 from protocol.load import HEARTBEAT_S, STALE_AFTER_S, WORKERS_KEY, BadSignature, LoadReport, Registration, unseal
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.valkey import ValkeyProcess
 from worker.registration import Heartbeat
 
 KEY = "worker-key"

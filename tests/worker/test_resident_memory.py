@@ -7,7 +7,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.tiny import make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_checkpoint
 from tests.worker.test_main import process
 
 NUM_AT_ONCE = 32

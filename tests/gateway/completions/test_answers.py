@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway.serving import Gateway, durable_events
+from tests.support.gateways import Gateway, durable_events
 
 HI = [{"role": "user", "content": "Hi!"}]
 

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.serving import Gateway, durable_events
-from tests.gateway.workers import WorkerProcess
+from tests.support.gateways import Gateway, durable_events
+from tests.support.workers import WorkerProcess
 
 HI = [{"role": "user", "content": "Hi!"}]
 CASES: list[tuple[Any, int, str | None, str | None]] = [

@@ -8,12 +8,12 @@ from typing import Any
 import openai
 from aiohttp import web
 
-from tests.gateway.completions.members import pools, serving_member
 from tests.gateway.completions.test_endings import LONG
 from tests.gateway.completions.test_limits import limit
-from tests.gateway.serving import Gateway, durable_events, eventually, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
-from tests.gateway.workers import WorkerProcess
+from tests.support.gateways import Gateway, durable_events, eventually, make_settings, running_gateway
+from tests.support.members import pools, serving_member
+from tests.support.valkey import ValkeyProcess
+from tests.support.workers import WorkerProcess
 
 HI: Any = [{"role": "user", "content": "Hi!"}]
 SEEDED: dict[str, Any] = {"temperature": 2, "seed": 3, "max_tokens": 12}

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.serving import Gateway, durable_events, eventually, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
-from tests.gateway.workers import WorkerProcess
+from tests.support.gateways import Gateway, durable_events, eventually, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
+from tests.support.workers import WorkerProcess
 
 LONG: dict[str, Any] = {
     "model": "large",

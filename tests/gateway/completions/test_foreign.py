@@ -7,9 +7,9 @@ from typing import Any
 from aiohttp import web
 
 from protocol.accounting import DONE_EVENT, data_event
-from tests.gateway.completions.members import pools, serving_member, stream_of
-from tests.gateway.serving import Gateway, durable_events, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.gateways import Gateway, durable_events, make_settings, running_gateway
+from tests.support.members import pools, serving_member, stream_of
+from tests.support.valkey import ValkeyProcess
 
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 9}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}

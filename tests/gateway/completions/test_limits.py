@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.gateway.serving import Gateway, durable_events, eventually
+from tests.support.gateways import Gateway, durable_events, eventually
 
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
 

@@ -10,9 +10,9 @@ import httpx
 from aiohttp import web
 
 from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
-from tests.gateway.completions.members import Handler, be_full, hang_up, pools, serving_member, stream_of
-from tests.gateway.serving import Gateway, durable_events, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.gateways import Gateway, durable_events, make_settings, running_gateway
+from tests.support.members import Handler, be_full, hang_up, pools, serving_member, stream_of
+from tests.support.valkey import ValkeyProcess
 
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 9}
 FIGURES = Accounting(

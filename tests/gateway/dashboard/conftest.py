@@ -5,9 +5,9 @@ import pytest
 
 from gateway.identity import utc_now
 from gateway.metering.store import UsageStore
-from tests.gateway.dashboard.site import Site, running_site
-from tests.gateway.metering.events import make_event
-from tests.tiergate.clickhouse import running_clickhouse
+from tests.support.clickhouse import running_clickhouse
+from tests.support.dashboards import Site, running_site
+from tests.support.events import make_event
 
 
 @pytest.fixture(scope="session")

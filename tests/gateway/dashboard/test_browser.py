@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.dashboard.browser import open_tab
-from tests.gateway.dashboard.site import Site
+from tests.support.browser import open_tab
+from tests.support.dashboards import Site
 
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.dashboard.attempts import MAX_FAILURES
 from gateway.dashboard.cookies import COOKIE
-from tests.gateway.dashboard.site import Site, running_site
+from tests.support.dashboards import Site, running_site
 
 
 @contextmanager

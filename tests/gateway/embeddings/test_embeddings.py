@@ -8,10 +8,10 @@ import openai
 import pytest
 from aiohttp import web
 
-from tests.gateway.completions.members import pools, serving_member
-from tests.gateway.serving import WORKER_KEY, Gateway, durable_events, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
-from tests.gateway.workers import WorkerProcess
+from tests.support.gateways import WORKER_KEY, Gateway, durable_events, make_settings, running_gateway
+from tests.support.members import pools, serving_member
+from tests.support.valkey import ValkeyProcess
+from tests.support.workers import WorkerProcess
 
 TEXTS = ["The quick brown fox", "Grüße aus Köln"]
 

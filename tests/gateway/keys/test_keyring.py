@@ -14,7 +14,7 @@ from gateway.keys.keyring import FRESH_S, STALE_S, Keyring
 from gateway.keys.queries import keys_of
 from gateway.keys.secret import hash_key, is_same_hash, lookup_prefix, make_key
 from gateway.keys.service import bootstrap_admin_key
-from tests.gateway.serving import ADMIN_KEY, copy_database
+from tests.support.gateways import ADMIN_KEY, copy_database
 
 PEPPER = "pepper-of-the-tests"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)

@@ -13,9 +13,9 @@ from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import Limiter
 from gateway.limits.reservation import Admission
 from gateway.limits.scripts import connect_redis
-from tests.gateway.limits.fixtures import KnownLedger
-from tests.gateway.tiers import make_tier
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.limiters import KnownLedger
+from tests.support.tiers import make_tier
+from tests.support.valkey import ValkeyProcess
 
 LEASE_S = 0.3
 

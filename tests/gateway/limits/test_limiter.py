@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import LimitReached, Unavailable
 from gateway.limits.reservation import Reservation
-from tests.gateway.limits.fixtures import KnownLedger, admission, open_limiter
-from tests.gateway.tiers import make_tier
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.limiters import KnownLedger, admission, open_limiter
+from tests.support.tiers import make_tier
+from tests.support.valkey import ValkeyProcess
 
 
 async def test_concurrent_admissions_from_two_gateways_never_exceed_a_limit(valkey: ValkeyProcess) -> None:

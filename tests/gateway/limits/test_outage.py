@@ -10,9 +10,9 @@ import pytest
 from gateway.errors import LimitReached, Unavailable
 from gateway.limits.limiter import Limiter
 from gateway.limits.scripts import connect_redis
-from tests.gateway.limits.fixtures import KnownLedger, admission
-from tests.gateway.tiers import make_tier
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.limiters import KnownLedger, admission
+from tests.support.tiers import make_tier
+from tests.support.valkey import ValkeyProcess
 
 
 async def test_an_outage_is_survived_at_a_share_of_the_limits(tmp_path: Path) -> None:

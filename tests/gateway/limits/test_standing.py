@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.limits.standing import Standing, format_reset
-from tests.gateway.tiers import make_tier
+from tests.support.tiers import make_tier
 
 
 @pytest.mark.parametrize(

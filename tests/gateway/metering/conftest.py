@@ -4,7 +4,7 @@ from contextlib import closing
 import pytest
 
 from gateway.metering.store import UsageStore
-from tests.tiergate.clickhouse import ClickHouseProcess, running_clickhouse
+from tests.support.clickhouse import ClickHouseProcess, running_clickhouse
 
 
 @pytest.fixture(scope="session")

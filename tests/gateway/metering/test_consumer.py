@@ -20,8 +20,8 @@ from gateway.metering.outbox import Outbox
 from gateway.metering.schema import apply_migrations, connect_migrated
 from gateway.metering.store import EVENT_FIELDS, UsageStore
 from protocol.usage import UsageEvent
-from tests.gateway.metering.events import make_event
-from tests.tiergate.clickhouse import free_port, start_clickhouse
+from tests.support.clickhouse import free_port, start_clickhouse
+from tests.support.events import make_event
 
 DEADLINE_S = 30
 
@@ -212,7 +212,7 @@ GATEWAY = """
 import asyncio, sys
 from pathlib import Path
 from gateway.metering.outbox import Outbox
-from tests.gateway.metering.events import make_event
+from tests.support.events import make_event
 
 async def main():
     name = sys.argv[2]

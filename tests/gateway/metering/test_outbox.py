@@ -12,7 +12,7 @@ from gateway.metering.folders import list_folders, take_orphan
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
 from protocol.usage import UsageEvent
-from tests.gateway.metering.events import make_event
+from tests.support.events import make_event
 
 DEADLINE_S = 20
 
@@ -119,7 +119,7 @@ CRASHING_GATEWAY = """
 import asyncio, sys
 from pathlib import Path
 from gateway.metering.outbox import Outbox
-from tests.gateway.metering.events import make_event
+from tests.support.events import make_event
 
 async def main():
     async with Outbox(Path(sys.argv[1]), "crashed") as outbox:

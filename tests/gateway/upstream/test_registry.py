@@ -11,8 +11,8 @@ import pytest
 from gateway.limits.scripts import connect_redis
 from protocol.load import STALE_AFTER_S, WORKERS_KEY, LoadReport, Registration, seal
 from router.fleet import usable_members
-from tests.gateway.serving import WORKER_KEY, Gateway, eventually, make_settings, running_gateway
-from tests.gateway.valkey import ValkeyProcess
+from tests.support.gateways import WORKER_KEY, Gateway, eventually, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
 
 
 @pytest.fixture

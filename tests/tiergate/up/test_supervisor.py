@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from tests.tiergate.up.processes import DEADLINE_S, SLEEPS, Lines, is_alive, python, until
+from tests.support.processes import DEADLINE_S, SLEEPS, Lines, is_alive, python, until
 from tiergate.up.service import Crashed
 from tiergate.up.supervisor import Supervisor
 
@@ -166,7 +166,7 @@ async def test_long_and_broken_lines_are_passed_on() -> None:
 async def test_no_child_survives_the_kill_of_its_supervisor() -> None:
     code = (
         "import asyncio\n"
-        "from tests.tiergate.up.processes import SLEEPS, python\n"
+        "from tests.support.processes import SLEEPS, python\n"
         "from tiergate.up.console import Console\n"
         "from tiergate.up.supervisor import Supervisor\n"
         "supervisor = Supervisor(Console())\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from worker.engine.engine import Engine
 from worker.engine.settings import EngineSettings
 

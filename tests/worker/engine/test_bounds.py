@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.worker.engine.simulation import MAX_SEQS, NUM_BLOCKS, Simulation, make_sequence
+from tests.support.simulation import MAX_SEQS, NUM_BLOCKS, Simulation, make_sequence
 from worker.engine.queues import MAX_PASSED
 
 MAX_PROMPT, MAX_OUTPUT = 40, 12

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from tests.tiny import make_tiny_checkpoint
-from tests.worker.engine.requests import collect, make_request
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.engine_requests import collect, make_request
 from worker.engine.engine import Engine
 from worker.engine.errors import PromptTooLong, StepFailed
 from worker.engine.request import EngineRequest, Pooling, TokenOutput

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker.engine.simulation import make_sequence
+from tests.support.simulation import make_sequence
 from worker.engine.fairness import FairQueue
 
 

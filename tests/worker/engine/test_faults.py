@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.tiny import make_tiny_checkpoint
-from tests.worker.engine.requests import collect, make_request
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.engine_requests import collect, make_request
 from worker.engine.assembly import assemble
 from worker.engine.blocks import BlockPool
 from worker.engine.engine import Engine
@@ -259,7 +259,7 @@ async def settled(engine: Engine) -> None:
 
 def test_a_step_without_the_memory_it_needs_fails_its_request_only(tmp_path: Path) -> None:
     checkpoint = make_tiny_checkpoint(tmp_path, intermediate_size=20_000, num_layers=1, max_model_len=2048)
-    command = [sys.executable, "-m", "tests.worker.engine.out_of_memory", str(checkpoint)]
+    command = [sys.executable, "-m", "tests.support.out_of_memory", str(checkpoint)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     long, short = done.stdout.splitlines()

@@ -1,6 +1,6 @@
 """Who comes beside another tenant's flood, and whose prompts keep to the pace."""
 
-from tests.worker.engine.simulation import Simulation, make_sequence
+from tests.support.simulation import Simulation, make_sequence
 from worker.engine.blocks import BlockPool
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Chunk

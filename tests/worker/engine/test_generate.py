@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from tests.support.engine_requests import collect, last_output, make_request
 from tests.worker.engine.conftest import ADAPTERS
-from tests.worker.engine.requests import collect, last_output, make_request
 from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest
 from worker.engine.settings import EngineSettings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker.engine.simulation import Simulation, make_sequence
+from tests.support.simulation import Simulation, make_sequence
 from worker.engine.blocks import BlockPool
 from worker.engine.prefill import SHORT_PROMPTS, PrefillPace, share_prefill
 from worker.engine.scheduler import Scheduler

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worker.engine.requests import collect, last_output, make_request
+from tests.support.engine_requests import collect, last_output, make_request
 from worker.engine.engine import Engine
 from worker.engine.prefix_cache import PublicPrompts, root_digest
 from worker.engine.settings import EngineSettings

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.worker.engine.simulation import BUDGET, MAX_LEN, MAX_SEQS, NUM_BLOCKS, Simulation, make_sequence
+from tests.support.simulation import BUDGET, MAX_LEN, MAX_SEQS, NUM_BLOCKS, Simulation, make_sequence
 from worker.engine.blocks import BlockPool
 from worker.engine.request import EngineRequest
 from worker.engine.scheduler import Scheduler

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.engine.requests import collect, make_request
+from tests.support.engine_requests import collect, make_request
 from worker.engine.engine import Engine
 from worker.engine.errors import BestEffortShed, QueueFull
 from worker.engine.request import EngineRequest, SamplingParams

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.engine.requests import collect, make_request
+from tests.support.engine_requests import collect, make_request
 from worker.engine.engine import Engine
 from worker.engine.errors import EngineStopped, QueueFull
 from worker.engine.request import EngineRequest

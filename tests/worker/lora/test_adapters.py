@@ -11,8 +11,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
-from tests.worker.compute import TinyRunner
+from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.compute import TinyRunner
 from worker.lora.adapter import AdapterError, read_adapter
 from worker.lora.store import LoraStore
 from worker.model.config import read_config

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.tiny import make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_checkpoint
 from worker.engine.assembly import assemble
 from worker.engine.settings import EngineSettings
 from worker.model.config import CheckpointError

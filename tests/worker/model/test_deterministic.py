@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kernels.linear import linear, pack
-from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
-from tests.worker.engine.requests import make_request
-from tests.worker.model.architectures import ARCHITECTURES
-from tests.worker.model.recording import NUM_OUTPUT, PROMPT, Recorded, random_requests, recording
+from tests.support.architectures import ARCHITECTURES
+from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.engine_requests import make_request
+from tests.support.recording import NUM_OUTPUT, PROMPT, Recorded, random_requests, recording
 from worker.engine.request import EngineRequest
 
 # There are kernels of our own for the first two at most; float16 takes the paths of other machines everywhere.

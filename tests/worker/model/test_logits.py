@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.tiny import make_tiny_checkpoint
-from tests.worker.compute import TinyRunner
-from tests.worker.model.architectures import ARCHITECTURES, LLAMA3_ROPE, MISTRAL, QWEN2, QWEN3, SLIDING
+from tests.support.architectures import ARCHITECTURES, LLAMA3_ROPE, MISTRAL, QWEN2, QWEN3, SLIDING
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.compute import TinyRunner
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "gqa tied": {},

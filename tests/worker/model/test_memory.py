@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.tiny import make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_checkpoint
 
 _LOAD = """
 import sys

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.tiny import make_tiny_checkpoint
-from tests.worker.engine.requests import collect, make_request
-from tests.worker.model.architectures import ARCHITECTURES
-from tests.worker.model.recording import NUM_OUTPUT, PROMPT, Recorded, random_requests, recording
+from tests.support.architectures import ARCHITECTURES
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.engine_requests import collect, make_request
+from tests.support.recording import NUM_OUTPUT, PROMPT, Recorded, random_requests, recording
 
 
 def assert_same(got: Recorded, expected: Recorded) -> None:

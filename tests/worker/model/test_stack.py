@@ -8,9 +8,9 @@ import torch
 
 from kernels.native import library
 from kernels.paged_attention import plan_attention
-from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
-from tests.worker.compute import TinyRunner
-from tests.worker.model.architectures import ARCHITECTURES
+from tests.support.architectures import ARCHITECTURES
+from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.compute import TinyRunner
 from worker.model.config import read_config
 from worker.model.llama import load_llama
 from worker.model.rotary import rope_tables

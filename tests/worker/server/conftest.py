@@ -5,8 +5,8 @@ import httpx
 import openai
 import pytest
 
-from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.running_worker import RunningWorker, running_worker
 
 
 @pytest.fixture(scope="session")

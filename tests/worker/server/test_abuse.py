@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.tiny import make_tiny_checkpoint
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.running_worker import RunningWorker, running_worker
 
 NUM_REQUESTS = 200
 DEADLINE_S = 20

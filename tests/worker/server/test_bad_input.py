@@ -6,7 +6,7 @@ import socket
 import httpx
 import pytest
 
-from tests.worker.server.running import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 HI = [{"role": "user", "content": "Hi"}]
 CHAT = {"model": "tiny", "messages": HI}

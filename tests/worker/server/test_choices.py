@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 from tests.worker.server.test_disconnect import is_idle, wait_until
 
 FOX = "The quick brown fox jumps over the lazy dog. " * 4

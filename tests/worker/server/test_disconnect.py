@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.worker.server.running import RunningWorker
+from tests.support.running_worker import RunningWorker
 
 LONG = {"model": "tiny", "prompt": "Hi", "max_tokens": 8000, "ignore_eos": True}
 

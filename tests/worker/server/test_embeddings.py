@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModel
 
 from protocol.accounting import ACCOUNTING_HEADER
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 from tests.worker.server.test_bad_input import assert_error
 
 TEXTS = ["The quick brown fox", "Grüße aus Köln", "日本語のテキスト", "x" * 700]

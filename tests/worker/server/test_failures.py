@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.worker.server.running import RunningWorker, running_worker
-from tests.worker.server.scripted import make_scripted_checkpoint, poison
+from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.scripted import make_scripted_checkpoint, poison
 from worker.server.app import create_app
 from worker.server.health import Readiness
 

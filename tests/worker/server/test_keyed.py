@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.support.running_worker import RunningWorker, running_worker
 
 BODY = {"model": "tiny", "prompt": "Hi", "max_tokens": 2}
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tests.worker.server.running import RunningWorker, running_worker
-from tests.worker.server.scripted import make_scripted_checkpoint
+from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.scripted import make_scripted_checkpoint
 
 HI: Any = [{"role": "user", "content": "Hi"}]
 SCRIPT = ["Hello", " world", "👩", " STOP", " it"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.server.running import running_worker
+from tests.support.running_worker import running_worker
 from worker.server.assembly import make_replica
 from worker.settings import SettingsError, WorkerSettings
 

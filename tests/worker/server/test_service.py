@@ -7,8 +7,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from protocol.messages import UserMessage
-from tests.tiny import make_tiny_adapter
-from tests.worker.server.running import RunningWorker, running_worker
+from tests.support.checkpoints import make_tiny_adapter
+from tests.support.running_worker import RunningWorker, running_worker
 from text.bundle import Bundle
 
 CHAT = [{"role": "user", "content": "Hi 👍"}]

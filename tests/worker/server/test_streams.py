@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from protocol.accounting import ACCOUNTING_PREFIX, TOKENS_PREFIX, parse_accounting, parse_token_ids
-from tests.worker.server.running import RunningWorker, running_worker
-from tests.worker.server.scripted import make_scripted_checkpoint
+from tests.support.running_worker import RunningWorker, running_worker
+from tests.support.scripted import make_scripted_checkpoint
 
 SCRIPT = ["Hello", " wor", "ld 👍🏽", " ST", "O", "P now", " é", "日本", "!"]
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 0, "stream": True}

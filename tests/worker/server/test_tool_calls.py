@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.worker.server.running import running_worker
-from tests.worker.server.scripted import make_scripted_checkpoint
+from tests.support.running_worker import running_worker
+from tests.support.scripted import make_scripted_checkpoint
 
 SCRIPT = ["I look.", "\n\n<tool_", 'call>\n{"name": "wea', 'ther", "argu', 'ments": {"city": "Köln"}}', "</tool_call>"]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}

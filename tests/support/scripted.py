@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 
-from tests.tiny import make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_checkpoint
 
 _HIDDEN = 512
 

@@ -1,7 +1,7 @@
 """An engine whose process may take little more memory than it has: prints what becomes of a long prompt, then of a
 short one. In a process of its own, for the limit stays.
 
-python -m tests.worker.engine.out_of_memory CHECKPOINT
+python -m tests.support.out_of_memory CHECKPOINT
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import resource
 import sys
 from pathlib import Path
 
-from tests.worker.engine.requests import collect, make_request
+from tests.support.engine_requests import collect, make_request
 from worker.engine.engine import Engine
 from worker.engine.errors import StepFailed
 from worker.engine.settings import EngineSettings

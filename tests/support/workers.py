@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.gateway.serving import WORKER_KEY
-from tests.gateway.valkey import free_port
-from tests.tiny import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.gateways import WORKER_KEY
+from tests.support.valkey import free_port
 
 START_DEADLINE_S = 90
 ADAPTERS = ("pirate",)

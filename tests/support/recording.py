@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.worker.engine.requests import collect, make_request
+from tests.support.engine_requests import collect, make_request
 from worker.engine.assembly import assemble
 from worker.engine.engine import Engine
 from worker.engine.request import EngineRequest
