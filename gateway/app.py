@@ -14,47 +14,46 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.adapters.routes import router as adapters_router
-from gateway.audit.routes import router as audit_router
+from gateway.admin.adapters import router as adapters_router
+from gateway.admin.audit import router as audit_router
+from gateway.admin.keys import router as keys_router
+from gateway.admin.models import router as models_router
+from gateway.admin.prices import router as prices_router
+from gateway.admin.tenants import router as tenants_router
+from gateway.admin.tiers import router as tiers_router
+from gateway.admin.usage import admin_router as admin_usage_router
+from gateway.admin.usage import router as usage_router
+from gateway.admin.workers import router as workers_router
 from gateway.billing.ledger import UsageLedger
-from gateway.billing.routes import router as prices_router
-from gateway.bodies import BodyLimit
-from gateway.catalog import CatalogCache
-from gateway.completions.asked import CHAT_PATH, TEXT_PATH
-from gateway.completions.handler import CompletionsEndpoint
+from gateway.clock import utc_now
 from gateway.dashboard.routes import dashboard_router
 from gateway.database import Sessions, check_exists, open_sessions
-from gateway.embeddings.handler import EMBEDDINGS_PATH, EmbeddingsEndpoint
-from gateway.identity import utc_now
-from gateway.keys.keyring import Keyring
-from gateway.keys.routes import router as keys_router
-from gateway.keys.service import bootstrap_admin_key
+from gateway.domain.catalog import CatalogCache
+from gateway.domain.keys.keyring import Keyring
+from gateway.domain.keys.service import bootstrap_admin_key
+from gateway.domain.models.service import declare_model
+from gateway.http.body_limit import BodyLimit
+from gateway.http.openapi import install_openapi
+from gateway.http.rendering import install_error_handlers
+from gateway.http.request_ids import RequestIds
+from gateway.inference.embeddings.handler import EMBEDDINGS_PATH, EmbeddingsEndpoint
+from gateway.inference.handler import CompletionsEndpoint
+from gateway.inference.models import router as public_models_router
+from gateway.inference.probes import router as probes_router
+from gateway.inference.tokens import router as tokens_router
+from gateway.inference.validate import CHAT_PATH, TEXT_PATH
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import Limiter
-from gateway.limits.scripts import AWAY, connect_redis
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
-from gateway.metering.routes import admin_router as admin_usage_router
-from gateway.metering.routes import router as usage_router
 from gateway.metrics import Metrics
-from gateway.models.public import router as public_models_router
-from gateway.models.routes import router as models_router
-from gateway.models.schemas import ModelDraft
-from gateway.models.service import declare_model
-from gateway.openapi import install_openapi
-from gateway.probes import router as probes_router
-from gateway.rendering import install_error_handlers
-from gateway.request_ids import RequestIds
+from gateway.redis_client import AWAY, connect_redis
 from gateway.services import Services
 from gateway.settings import ConfigError, GatewaySettings
-from gateway.tenants.routes import router as tenants_router
-from gateway.tiers.routes import router as tiers_router
-from gateway.tokens.routes import router as tokens_router
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
-from gateway.upstream.fixed import FixedMembers
+from gateway.upstream.configured_members import FixedMembers
 from gateway.upstream.registry import Registry
-from gateway.upstream.routes import router as workers_router
 
 Loop = Coroutine[Any, Any, None]
 
@@ -194,8 +193,15 @@ async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catal
                 now=utc_now(),
             )
         for name, pool in settings.pools.items():
-            draft = ModelDraft(id=pool.model, pool=name, context_window=pool.context_window, kind=pool.kind)
-            await declare_model(sessions, None, draft, now=utc_now())
+            await declare_model(
+                sessions,
+                None,
+                model_id=pool.model,
+                pool=name,
+                context_window=pool.context_window,
+                kind=pool.kind,
+                now=utc_now(),
+            )
         await catalog.reload()
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         reason = str(error).splitlines()[0] or type(error).__name__

@@ -1,11 +1,16 @@
-"""Everything that a request may need, built once in `app.py` and passed on as a value."""
+"""What a request may need, built once in `app.py` and passed on as one value; how routes ask FastAPI for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
 
-from gateway.catalog import CatalogCache
+from fastapi import Depends, Request
+
 from gateway.database import Sessions
-from gateway.keys.keyring import Keyring
+from gateway.domain.catalog import CatalogCache
+from gateway.domain.keys.keyring import Keyring
+from gateway.domain.principal import Principal
 from gateway.limits.limiter import Limiter
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
@@ -33,7 +38,42 @@ class Services:
     """The server has been told to stop: no new requests, please."""
 
     async def reload(self) -> None:
-        """After an administrator's change: this gateway knows it at once, the others within seconds."""
+        """Make a change through the admin plane count here at once; other gateways see it within seconds."""
         self.keyring.forget()
         await self.catalog.reload()
         self.registry.redraw()
+
+
+def services(request: Request) -> Services:
+    found: Services = request.app.state.services
+    return found
+
+
+def sessions(found: "ServicesDep") -> Sessions:
+    return found.sessions
+
+
+async def authenticated(request: Request, found: "ServicesDep") -> Principal:
+    return await found.keyring.authenticate(request.headers.get("authorization"))
+
+
+async def tenant_admin(principal: "PrincipalDep") -> Principal:
+    principal.require("tenant-admin", "platform-admin")
+    return principal
+
+
+async def platform_admin(principal: "PrincipalDep") -> Principal:
+    principal.require("platform-admin")
+    return principal
+
+
+def visible_tenant(principal: Principal) -> UUID | None:
+    """Whose rows an administrator may list: its own tenant's, or (None) everybody's."""
+    return None if principal.is_platform_admin else principal.tenant_id
+
+
+ServicesDep = Annotated[Services, Depends(services)]
+SessionsDep = Annotated[Sessions, Depends(sessions)]
+PrincipalDep = Annotated[Principal, Depends(authenticated)]
+AdminDep = Annotated[Principal, Depends(tenant_admin)]
+PlatformDep = Annotated[Principal, Depends(platform_admin)]

@@ -4,7 +4,7 @@ from alembic import context
 from sqlalchemy import Connection, text
 
 from gateway.database import make_engine
-from gateway.tables import Base
+from gateway.domain.tables import Base
 
 # Two processes that migrate at once would both see the old revision.
 _MIGRATION_LOCK = 0x74696572

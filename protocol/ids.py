@@ -1,7 +1,12 @@
-"""Request ids: UUIDv7 (RFC 9562, section 5.7), so that they sort by the time they were made."""
+"""Ids of requests and of our own objects: UUIDv7 (RFC 9562, section 5.7), so that they sort by time."""
 
 import secrets
+from datetime import datetime
 from uuid import UUID
+
+
+def new_id(now: datetime) -> UUID:
+    return make_uuid7(int(now.timestamp() * 1000))
 
 
 def make_uuid7(now_ms: int) -> UUID:

@@ -1,1 +1,1 @@
-"""Money: the price book."""
+"""What a tenant has used: the ledger behind quotas and budgets."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
-from gateway.errors import Unavailable
+from gateway.http.errors import Unavailable
 from gateway.limits.ledger import LedgerAway
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import or_, select
 
-from gateway.adapters.models import Adapter
 from gateway.database import Sessions
-from gateway.principal import Principal
-from gateway.tenants.models import Tenant
+from gateway.domain.adapters.models import Adapter
+from gateway.domain.principal import Principal
+from gateway.domain.tenants.models import Tenant
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from gateway.dashboard.attempts import FailedLogins
+from gateway.clock import utc_now
 from gateway.dashboard.cookies import COOKIE, LIFETIME, SessionSigner
+from gateway.dashboard.login_brake import FailedLogins
 from gateway.dashboard.names import names_for
 from gateway.dashboard.page import DEFAULT_METRIC, METRICS, Page, gather_page
 from gateway.dashboard.ranges import DEFAULT_RANGE, RANGES
 from gateway.dashboard.rendering import render, stylesheet
 from gateway.dashboard.visitors import log_in, principal_of, session_of
-from gateway.dependencies import ServicesDep
-from gateway.errors import Forbidden, Unauthenticated, Unavailable
-from gateway.identity import utc_now
-from gateway.principal import Principal
+from gateway.domain.principal import Principal
+from gateway.http.errors import Forbidden, Unauthenticated, Unavailable
+from gateway.services import ServicesDep
 
 _HOME, _LOGIN = "/dashboard", "/dashboard/login"
 _MAX_FORM_BYTES = 8192

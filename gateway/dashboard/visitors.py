@@ -6,10 +6,10 @@ from starlette.requests import Request
 
 from gateway.dashboard.cookies import COOKIE, LIFETIME, Session, SessionSigner
 from gateway.database import Sessions
-from gateway.keys.keyring import Keyring
-from gateway.keys.queries import live_keys
-from gateway.keys.secret import lookup_prefix
-from gateway.principal import Principal
+from gateway.domain.keys.keyring import Keyring
+from gateway.domain.keys.queries import live_keys
+from gateway.domain.keys.secret import lookup_prefix
+from gateway.domain.principal import Principal
 
 
 async def log_in(keyring: Keyring, key: str, *, now: datetime) -> Session:

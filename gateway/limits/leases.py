@@ -8,11 +8,12 @@ from uuid import UUID
 
 from redis.asyncio import Redis
 
-from gateway.identity import utc_now
+from gateway.clock import utc_now
 from gateway.limits.limiter import LEASE_S, Limiter
 from gateway.limits.reservation import redis_keys
-from gateway.limits.scripts import AWAY, Script
+from gateway.limits.scripts import Script
 from gateway.limits.settlements import Settlement
+from gateway.redis_client import AWAY
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,15 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from gateway.errors import Unavailable
+from gateway.http.errors import Unavailable
 from gateway.limits.ledger import Ledger, LedgerAway
 from gateway.limits.local import LocalLimiter
 from gateway.limits.refusal import refuse, refuse_too_large
 from gateway.limits.reservation import Admission, Outcome, Reservation, redis_keys
-from gateway.limits.scripts import AWAY, Script
+from gateway.limits.scripts import Script
 from gateway.limits.settlements import Settlement, Settlements
 from gateway.limits.standing import Standing
+from gateway.redis_client import AWAY
 
 _log = logging.getLogger(__name__)
 

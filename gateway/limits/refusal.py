@@ -1,6 +1,6 @@
 """The 429 for each limit: what binds, when to come back, what to change."""
 
-from gateway.errors import LimitReached
+from gateway.http.errors import LimitReached
 from gateway.limits.reservation import Admission, seconds_to_midnight, seconds_to_next_month
 from gateway.limits.standing import Standing
 

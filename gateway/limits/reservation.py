@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
-from gateway.catalog import TierTerms
+from gateway.domain.catalog import TierTerms
 from gateway.limits.standing import Standing
 
 Outcome = Literal["actual", "refund", "late"]

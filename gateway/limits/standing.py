@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.catalog import TierTerms
+from gateway.domain.catalog import TierTerms
 
 
 @dataclass(frozen=True, slots=True)

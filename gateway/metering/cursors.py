@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import InvalidRequest
+from gateway.http.errors import InvalidRequest
 
 
 def encode_cursor(*values: int | str) -> str:

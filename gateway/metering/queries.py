@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from gateway.errors import Unavailable
+from gateway.http.errors import Unavailable
 from gateway.metering import statements
 from gateway.metering.clickhouse import connect, database_of
 from gateway.metering.cursors import encode_cursor

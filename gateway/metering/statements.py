@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gateway.errors import InvalidRequest
+from gateway.http.errors import InvalidRequest
 from gateway.metering.cursors import decode_cursor
 from gateway.metering.store import EVENT_FIELDS, TABLE
 from gateway.metering.windows import Window

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gateway.errors import InvalidRequest
+from gateway.http.errors import InvalidRequest
 
 DEFAULT_SPAN = timedelta(hours=24)
 _YEARS = range(2000, 2200)

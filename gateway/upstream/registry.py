@@ -10,10 +10,10 @@ from typing import Any, cast
 import msgspec
 from redis.asyncio import Redis
 
-from gateway.catalog import CatalogCache
-from gateway.limits.scripts import AWAY
+from gateway.domain.catalog import CatalogCache
+from gateway.redis_client import AWAY
 from gateway.settings import GatewaySettings
-from gateway.upstream.fixed import FixedMembers
+from gateway.upstream.configured_members import FixedMembers
 from protocol.load import HEARTBEAT_S, STALE_AFTER_S, WORKERS_KEY, BadSignature, Registration, unseal
 from router.fleet import Fleet, Member, Pool
 

@@ -13,22 +13,18 @@ from uuid import UUID
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.adapters.schemas import AdapterDraft
-from gateway.adapters.service import create_adapter
+from gateway.admin.usage import admin_router, router
+from gateway.clock import utc_now
 from gateway.dashboard.routes import dashboard_router
 from gateway.database import open_sessions
-from gateway.identity import utc_now
-from gateway.keys.keyring import Keyring
-from gateway.keys.schemas import KeyDraft
-from gateway.keys.service import bootstrap_admin_key, create_key, revoke_key
+from gateway.domain.adapters.service import create_adapter
+from gateway.domain.keys.keyring import Keyring
+from gateway.domain.keys.service import bootstrap_admin_key, create_key, revoke_key
+from gateway.domain.models.service import declare_model
+from gateway.domain.principal import Principal
+from gateway.domain.tenants.service import create_tenant
+from gateway.http.rendering import install_error_handlers
 from gateway.metering.queries import UsageQueries
-from gateway.metering.routes import admin_router, router
-from gateway.models.schemas import ModelDraft
-from gateway.models.service import declare_model
-from gateway.principal import Principal
-from gateway.rendering import install_error_handlers
-from gateway.tenants.schemas import TenantDraft
-from gateway.tenants.service import create_tenant
 from migrations.run import migrate
 
 MODEL = "a-model"
@@ -108,13 +104,14 @@ async def _seed(database_url: str) -> list[Tenant]:
     async with open_sessions(database_url) as sessions:
         await bootstrap_admin_key(sessions, ADMIN_KEY, pepper=PEPPER, now=utc_now())
         admin: Principal = await Keyring(sessions, pepper=PEPPER).authenticate_key(ADMIN_KEY)
-        model = ModelDraft(id=MODEL, pool="small", context_window=1024)
-        await declare_model(sessions, None, model, now=utc_now())
+        now = utc_now()
+        await declare_model(sessions, None, model_id=MODEL, pool="small", context_window=1024, kind="chat", now=now)
         for name, tier in (("acme", "enterprise"), ("hobby <b>", "free")):
-            tenant = await create_tenant(sessions, admin, TenantDraft(name=name, tier=tier), now=utc_now())
-            draft = KeyDraft(tenant_id=tenant.id, name="test", scopes=["inference"])
-            key, secret = await create_key(sessions, admin, draft, pepper=PEPPER, now=utc_now())
-            adapter = AdapterDraft(tenant_id=tenant.id, name=f"voice-of-{tier}", variants={MODEL: "voice"})
-            made = await create_adapter(sessions, admin, adapter, now=utc_now())
+            tenant = await create_tenant(sessions, admin, name=name, tier=tier, now=now)
+            key, secret = await create_key(
+                sessions, admin, tenant_id=tenant.id, name="test", scopes=["inference"], pepper=PEPPER, now=now
+            )
+            adapter = {"name": f"voice-of-{tier}", "variants": {MODEL: "voice"}}
+            made = await create_adapter(sessions, admin, tenant_id=tenant.id, **adapter, now=now)
             tenants.append(Tenant(tenant.id, key.id, secret, made.id))
     return tenants

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
-from gateway.catalog import TierTerms
+from gateway.domain.catalog import TierTerms
 from gateway.limits.ledger import LedgerAway
 from gateway.limits.limiter import Limiter
 from gateway.limits.reservation import Admission
-from gateway.limits.scripts import connect_redis
+from gateway.redis_client import connect_redis
 
 NOW = datetime(2026, 3, 14, 15, 9, 26, tzinfo=UTC)
 

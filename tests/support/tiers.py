@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.catalog import TierTerms
+from gateway.domain.catalog import TierTerms
 
 
 def make_tier(**fields: Any) -> TierTerms:

@@ -3,7 +3,7 @@ from contextlib import closing
 
 import pytest
 
-from gateway.identity import utc_now
+from gateway.clock import utc_now
 from gateway.metering.store import UsageStore
 from tests.support.clickhouse import running_clickhouse
 from tests.support.dashboards import Site, running_site

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.dashboard.attempts import MAX_FAILURES
 from gateway.dashboard.cookies import COOKIE
+from gateway.dashboard.login_brake import MAX_FAILURES
 from tests.support.dashboards import Site, running_site
 
 

@@ -3,8 +3,8 @@ from uuid import UUID
 
 import pytest
 
-from gateway.dashboard.attempts import MAX_FAILURES, WINDOW_S, FailedLogins
 from gateway.dashboard.cookies import Session, SessionSigner
+from gateway.dashboard.login_brake import MAX_FAILURES, WINDOW_S, FailedLogins
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 SESSION = Session(UUID(int=7), "abcdefgh", NOW + timedelta(hours=1))

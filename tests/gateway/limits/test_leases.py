@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.errors import LimitReached
-from gateway.identity import utc_now
+from gateway.clock import utc_now
+from gateway.http.errors import LimitReached
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import Limiter
 from gateway.limits.reservation import Admission
-from gateway.limits.scripts import connect_redis
+from gateway.redis_client import connect_redis
 from tests.support.limiters import KnownLedger
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import LimitReached, Unavailable
+from gateway.http.errors import LimitReached, Unavailable
 from gateway.limits.reservation import Reservation
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.errors import LimitReached, Unavailable
+from gateway.http.errors import LimitReached, Unavailable
 from gateway.limits.limiter import Limiter
-from gateway.limits.scripts import connect_redis
+from gateway.redis_client import connect_redis
 from tests.support.limiters import KnownLedger, admission
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess

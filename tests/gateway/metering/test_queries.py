@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import InvalidRequest, Unavailable
+from gateway.http.errors import InvalidRequest, Unavailable
 from gateway.metering.queries import UsageQueries
 from gateway.metering.statements import GROUPINGS
 from gateway.metering.store import UsageStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.scripts import connect_redis
+from gateway.redis_client import connect_redis
 from protocol.load import STALE_AFTER_S, WORKERS_KEY, LoadReport, Registration, seal
 from router.fleet import usable_members
 from tests.support.gateways import WORKER_KEY, Gateway, eventually, make_settings, running_gateway

@@ -1,0 +1,73 @@
+"""`GET /v1/usage` (one's own tenant) and `GET /admin/v1/usage` (a platform admin's: everybody's)."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
+
+from gateway.clock import utc_now
+from gateway.http.pages import MAX_LIMIT
+from gateway.metering.statements import GROUPINGS, check_grouping
+from gateway.metering.windows import Window, parse_window
+from gateway.services import AdminDep, PrincipalDep, ServicesDep, visible_tenant
+
+router = APIRouter(tags=["usage"])
+admin_router = APIRouter(prefix="/usage", tags=["usage"])
+
+_TIME = "ISO 8601 (UTC unless it says otherwise) or Unix seconds"
+
+
+class UsageAnswer(BaseModel):
+    """Rows have the usage event's field names. Grouped rows: the group's field (a time bucket is its start, as
+    `timestamp`), `requests`, `errors`, sums of tokens, cost and compute, means of `ttft_ms` and `total_latency_ms`."""
+
+    data: Sequence[dict[str, Any]]
+    next: str | None
+
+
+class UsageQuestion(BaseModel):
+    window: Window
+    group_by: str
+    limit: int
+    after: str | None
+
+
+def usage_question(
+    start: Annotated[str | None, Query(alias="from", description=f"{_TIME}; default: 24 hours before `to`")] = None,
+    end: Annotated[str | None, Query(alias="to", description=f"{_TIME}; default: now. Not included itself")] = None,
+    group_by: Annotated[str, Query(description=" | ".join(GROUPINGS))] = "day",
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
+    after: Annotated[str | None, Query(max_length=4000)] = None,
+) -> UsageQuestion:
+    window = parse_window(start, end, now=utc_now())
+    return UsageQuestion(window=window, group_by=check_grouping(group_by), limit=limit, after=after)
+
+
+QuestionDep = Annotated[UsageQuestion, Depends(usage_question)]
+
+
+@router.get("/v1/usage")
+async def own_usage(principal: PrincipalDep, services: ServicesDep, question: QuestionDep) -> UsageAnswer:
+    return await _answer(services, question, tenant_id=principal.tenant_id)
+
+
+@admin_router.get("")
+async def usage(
+    admin: AdminDep, services: ServicesDep, question: QuestionDep, tenant_id: UUID | None = None
+) -> UsageAnswer:
+    if tenant_id is not None:
+        admin.require_tenant(tenant_id)
+    return await _answer(services, question, tenant_id=tenant_id or visible_tenant(admin))
+
+
+async def _answer(services: ServicesDep, question: UsageQuestion, *, tenant_id: UUID | None) -> UsageAnswer:
+    page = await services.usage.usage(
+        question.window,
+        tenant_id=None if tenant_id is None else str(tenant_id),
+        group_by=question.group_by,
+        limit=question.limit,
+        after=question.after,
+    )
+    return UsageAnswer(data=page.rows, next=page.next)

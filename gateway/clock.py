@@ -1,0 +1,7 @@
+"""The wall clock. Whatever decides by time takes `now` as an argument instead."""
+
+from datetime import UTC, datetime
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

@@ -1,1 +1,0 @@
-"""The one way of a request: authenticate, validate, measure, admit, route, open, stream, close, settle."""

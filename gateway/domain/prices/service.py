@@ -1,0 +1,48 @@
+from datetime import datetime
+
+from gateway.database import Sessions
+from gateway.domain.audit.service import record
+from gateway.domain.models.models import Model
+from gateway.domain.prices.models import Price
+from gateway.domain.principal import Principal
+from gateway.http.errors import InvalidRequest
+from protocol.ids import new_id
+
+
+async def add_price(
+    sessions: Sessions,
+    principal: Principal | None,
+    *,
+    model_id: str,
+    prompt_nanousd: int,
+    completion_nanousd: int,
+    cached_prompt_nanousd: int | None,
+    valid_from: datetime | None,
+    now: datetime,
+) -> Price:
+    """A new version of the model's price, from `valid_from` (None: now) on."""
+    valid_from = valid_from or now
+    if valid_from < now:
+        raise InvalidRequest("valid_from lies in the past, where usage is priced already", param="valid_from")
+    price = Price(
+        version=str(new_id(now)),
+        model_id=model_id,
+        prompt_nanousd=prompt_nanousd,
+        cached_prompt_nanousd=prompt_nanousd if cached_prompt_nanousd is None else cached_prompt_nanousd,
+        completion_nanousd=completion_nanousd,
+        valid_from=valid_from,
+        created_at=now,
+    )
+    async with sessions.begin() as session:
+        if await session.get(Model, model_id) is None:
+            raise InvalidRequest(f"there is no model {model_id!r}; declare it first", param="model_id")
+        session.add(price)
+        detail = {
+            "model_id": model_id,
+            "prompt_nanousd": price.prompt_nanousd,
+            "cached_prompt_nanousd": price.cached_prompt_nanousd,
+            "completion_nanousd": price.completion_nanousd,
+            "valid_from": valid_from.isoformat(),
+        }
+        record(session, principal, "price.add", object_id=price.version, tenant_id=None, now=now, detail=detail)
+    return price

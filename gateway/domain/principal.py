@@ -1,0 +1,32 @@
+"""Who asks: what a key stands for."""
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from gateway.http.errors import Forbidden, NotFound
+
+Scope = Literal["inference", "tenant-admin", "platform-admin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    tenant_id: UUID
+    tenant_name: str
+    key_id: UUID
+    tier: str
+    scopes: frozenset[str]
+
+    @property
+    def is_platform_admin(self) -> bool:
+        return "platform-admin" in self.scopes
+
+    def require(self, *scopes: Scope) -> None:
+        """Raise Forbidden unless the key has one of `scopes`."""
+        if self.scopes.isdisjoint(scopes):
+            raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}; ask an administrator for another key")
+
+    def require_tenant(self, tenant_id: UUID | None) -> None:
+        """Raise NotFound unless an object of `tenant_id` is the principal's to administer."""
+        if not self.is_platform_admin and tenant_id != self.tenant_id:
+            raise NotFound("there is no such object")

@@ -1,0 +1,88 @@
+"""How many tokens the texts have, in the pool of the one model that they may go to."""
+
+import asyncio
+from collections.abc import Mapping
+
+from gateway.http.errors import InvalidRequest
+from gateway.inference.measure import LONG_CHARS, Measured, adapter_of, tier_policy, variants_in
+from gateway.inference.refusals import as_gateway_error
+from gateway.inference.validate import Accepted
+from gateway.upstream.bundles import BundleStore
+from protocol.embeddings import EmbeddingsRequest, inputs_of
+from router.errors import RouteError
+from router.fleet import AUTO, Fleet
+from router.policy import RouteRequest, possible_pools
+from text.bundle import Bundle, TextTooLong
+
+
+async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: BundleStore) -> Measured:
+    """Raises the GatewayError for an unknown model, a pool not allowed or a text that does not fit."""
+    model, tier = asked.request.model, asked.tier
+    if model == AUTO:
+        raise InvalidRequest("name a model: embeddings of different models cannot be compared", param="model")
+    adapter = adapter_of(asked, fleet)
+    if adapter is not None and len(adapter.variants) > 1:
+        raise InvalidRequest(
+            f"the adapter {model!r} has variants for {' and '.join(sorted(adapter.variants))}, whose embeddings cannot "
+            "be compared; name a model, or register the adapter for one of them",
+            param="model",
+        )
+    variants = variants_in(fleet, adapter.variants) if adapter else None
+    route, policy = _route(asked, variants, prompt_tokens=0), tier_policy(tier)
+    try:
+        # Where there are several, they serve the same model.
+        pool = possible_pools(route, policy, fleet)[0]
+    except RouteError as error:
+        raise as_gateway_error(error, model) from None
+    bundle, window = bundles.bundle_of(pool.name), pool.context_window
+    texts = inputs_of(asked.request)
+    try:
+        counts = await _count(texts, bundle, limit=window)
+    except TextTooLong as error:
+        raise _too_long(f"at least {error.least_tokens}", window, "context_length_exceeded") from None
+    if bundle is not None and max(counts) > window:
+        raise _too_long(str(max(counts)), window, "context_length_exceeded")
+    if tier.context_tokens is not None and max(counts) > tier.context_tokens:
+        raise _too_long(str(max(counts)), tier.context_tokens, "context_quota_exceeded")
+    price = asked.catalog.prices.price_of(pool.model_id, now=asked.received_at)
+    return Measured(
+        # A bound must not refuse what the member's own tokenizer may take.
+        route_request=_route(asked, variants, prompt_tokens=0 if bundle is None else max(counts)),
+        prompt_tokens=sum(counts),
+        num_choices=0,
+        policy=policy,
+        pools=(pool,),
+        adapter_name=adapter.name if adapter else None,
+        adapter_id=str(adapter.id) if adapter else None,
+        is_estimate=bundle is None,
+        dearest_nanousd=price.cost_nanousd(prompt_tokens=sum(counts), cached_prompt_tokens=0, completion_tokens=0),
+    )
+
+
+def _route(
+    asked: Accepted[EmbeddingsRequest], variants: Mapping[str, str] | None, *, prompt_tokens: int
+) -> RouteRequest:
+    return RouteRequest(
+        request_id=asked.request_id,
+        model=asked.request.model,
+        variants=variants,
+        prompt_tokens=prompt_tokens,
+        can_move=False,
+    )
+
+
+async def _count(texts: list[str | list[int]], bundle: Bundle | None, *, limit: int) -> list[int]:
+    """Of each text; without a bundle an upper bound, since no tokenizer makes more tokens than UTF-8 bytes."""
+    if bundle is None:
+        return [len(text.encode() if isinstance(text, str) else text) for text in texts]
+    if sum(map(len, texts)) > LONG_CHARS:
+        return await asyncio.to_thread(_count_with, bundle, texts, limit)
+    return _count_with(bundle, texts, limit)
+
+
+def _count_with(bundle: Bundle, texts: list[str | list[int]], limit: int) -> list[int]:
+    return [len(bundle.encode_text(text, limit=limit) if isinstance(text, str) else text) for text in texts]
+
+
+def _too_long(num_tokens: str, limit: int, code: str) -> InvalidRequest:
+    return InvalidRequest(f"a text has {num_tokens} tokens, {limit} are allowed; shorten it", param="input", code=code)

@@ -1,0 +1,219 @@
+"""How large and how hard a request is: prompt tokens, complexity, and the most that it may cost."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.domain.catalog import AdapterTerms, TierTerms
+from gateway.http.errors import InvalidRequest
+from gateway.inference.refusals import as_gateway_error
+from gateway.inference.validate import Accepted, Asked
+from gateway.upstream.bundles import BundleStore
+from protocol.checks import output_limit
+from protocol.embeddings import EmbeddingsRequest
+from protocol.messages import content_text
+from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
+from router.complexity import chat_features, score, text_features
+from router.errors import RouteError
+from router.fleet import AUTO, Fleet, Pool
+from router.policy import RouteRequest, TierPolicy, possible_pools
+from text.bundle import Bundle, TextTooLong
+
+LONG_CHARS = 16_384
+"""Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
+_CHAT_OVERHEAD_TOKENS = 16
+"""A template's marks around one message, generously, where the template is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """route_request is about one answer, to the longest of the prompts; prompt_tokens is the sum of all prompts, which
+    are billed once each, and num_choices how many answers they get together."""
+
+    route_request: RouteRequest
+    prompt_tokens: int
+    num_choices: int
+    policy: TierPolicy
+    pools: tuple[Pool, ...]
+    """Where the request may end, the wanted one first."""
+    adapter_name: str | None
+    adapter_id: str | None
+    is_estimate: bool
+    dearest_nanousd: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.max_completion_tokens
+
+    @property
+    def max_completion_tokens(self) -> int:
+        return self.num_choices * self.route_request.max_tokens
+
+
+async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
+    """Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
+    request, tier = asked.request, asked.tier
+    adapter = adapter_of(asked, fleet)
+    variants = variants_in(fleet, adapter.variants) if adapter else None
+    policy = tier_policy(tier)
+    is_chat = isinstance(request, ChatCompletionRequest)
+    complexity = _complexity(request)
+    route = RouteRequest(request_id=asked.request_id, model=request.model, variants=variants, complexity=complexity)
+    pools = _pools(route, policy, fleet)
+    if pools[0].kind != "chat":
+        raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")
+    param = "messages" if is_chat else "prompt"
+    window = max(pool.context_window for pool in pools)
+    try:
+        counted = await _count(request, pools, bundles, limit=window)
+    except TextTooLong as error:
+        raise _too_long(param, f"at least {error.least_tokens}", window) from None
+    limit = output_limit(request)
+    _check_prompt(counted, pools, tier, param=param, has_answer=limit != 0)
+    max_tokens = _default_max_tokens(tier, counted.longest, pools) if limit is None else limit
+    route = RouteRequest(
+        request_id=asked.request_id,
+        model=request.model,
+        variants=variants,
+        complexity=complexity,
+        prompt_tokens=counted.longest,
+        max_tokens=max_tokens,
+    )
+    pools = _pools(route, policy, fleet)
+    prices = [asked.catalog.prices.price_of(pool.model_id, now=asked.received_at) for pool in pools]
+    num_choices = (request.n or 1) * counted.num_prompts
+    return Measured(
+        route_request=route,
+        prompt_tokens=counted.total,
+        num_choices=num_choices,
+        policy=policy,
+        pools=pools,
+        adapter_name=adapter.name if adapter else None,
+        adapter_id=str(adapter.id) if adapter else None,
+        is_estimate=counted.is_estimate,
+        dearest_nanousd=max(
+            price.cost_nanousd(
+                prompt_tokens=counted.total, cached_prompt_tokens=0, completion_tokens=num_choices * max_tokens
+            )
+            for price in prices
+        ),
+    )
+
+
+def _pools(route: RouteRequest, policy: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
+    try:
+        return possible_pools(route, policy, fleet)
+    except RouteError as error:
+        raise as_gateway_error(error, route.model) from None
+
+
+def tier_policy(tier: TierTerms) -> TierPolicy:
+    return TierPolicy(
+        name=tier.name,
+        complexity_threshold=tier.complexity_threshold,
+        allowed_pools=None if tier.allowed_pools is None else frozenset(tier.allowed_pools),
+        on_saturation=tier.on_saturation,
+        best_effort=tier.is_best_effort,
+    )
+
+
+def adapter_of(asked: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet) -> AdapterTerms | None:
+    """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise."""
+    model = asked.request.model
+    if model == AUTO or fleet.pool_serving(model) is not None:
+        return None
+    return asked.catalog.adapter_of(asked.principal.tenant_id, model)
+
+
+def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:
+    """Pool -> the adapter's name at its members."""
+    return {pool.name: by_model[pool.model_id] for pool in fleet.pools.values() if pool.model_id in by_model}
+
+
+def _complexity(request: GenerationRequest) -> float:
+    if isinstance(request, ChatCompletionRequest):
+        return score(chat_features(request.messages, request.tools or ()))
+    texts = [prompt for prompt in list_prompts(request) if isinstance(prompt, str)]
+    return max((score(text_features(text)) for text in texts), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Tokens of the longest prompt, and of all; is_estimate: an upper bound."""
+
+    num_prompts: int
+    longest: int
+    total: int
+    is_estimate: bool
+
+
+async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int) -> _Counted:
+    """Prompt tokens in the pool where they are most.
+
+    Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
+    """
+    known = {id(bundle): bundle for pool in pools if (bundle := bundles.bundle_of(pool.name))}
+    bounds = _upper_bounds(request)
+    is_estimate = any(bundles.bundle_of(pool.name) is None for pool in pools)
+    refusable = None if is_estimate else limit
+    counts = [
+        await asyncio.to_thread(_count_with, bundle, request, refusable)
+        if sum(bounds) > LONG_CHARS
+        else _count_with(bundle, request, refusable)
+        for bundle in known.values()
+    ]
+    # A foreign pool's bound must not refuse what its own tokenizer may take; it counts only where nothing is known.
+    return _Counted(
+        num_prompts=len(bounds),
+        longest=max(map(max, counts or [bounds])),
+        total=max(map(sum, counts or [bounds])),
+        is_estimate=is_estimate or not counts,
+    )
+
+
+def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None) -> list[int]:
+    """Of each prompt."""
+    if isinstance(request, ChatCompletionRequest):
+        tools = None if request.tool_choice == "none" else request.tools
+        return [len(bundle.encode_chat(request.messages, tools, limit=limit))]
+    return [
+        len(bundle.encode_text(prompt, limit=limit) if isinstance(prompt, str) else prompt)
+        for prompt in list_prompts(request)
+    ]
+
+
+def _upper_bounds(request: GenerationRequest) -> list[int]:
+    """Of each prompt. No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
+    if not isinstance(request, ChatCompletionRequest):
+        return [len(prompt.encode() if isinstance(prompt, str) else prompt) for prompt in list_prompts(request)]
+    texts = (content_text(message.content) for message in request.messages)
+    num_tool_bytes = len(msgspec.json.encode(request.tools)) if request.tools else 0
+    return [num_tool_bytes + sum(len(text.encode()) + _CHAT_OVERHEAD_TOKENS for text in texts)]
+
+
+def _check_prompt(counted: _Counted, pools: tuple[Pool, ...], tier: TierTerms, *, param: str, has_answer: bool) -> None:
+    window = max(pool.context_window for pool in pools)
+    if counted.longest + has_answer > window and not counted.is_estimate:
+        raise _too_long(param, str(counted.longest), window)
+    if tier.context_tokens is not None and counted.longest > tier.context_tokens:
+        raise InvalidRequest(
+            f"{param}: {counted.longest} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
+            param=param,
+            code="context_quota_exceeded",
+        )
+
+
+def _too_long(param: str, tokens: str, window: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{param}: {tokens} tokens, but the context window is {window}, and the answer needs room too; shorten it",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def _default_max_tokens(tier: TierTerms, prompt_tokens: int, pools: tuple[Pool, ...]) -> int:
+    """The tier's default, less where the window of the narrowest pool that takes the prompt leaves less."""
+    rooms = [pool.context_window - prompt_tokens for pool in pools if pool.context_window > prompt_tokens]
+    return min([tier.default_max_tokens, *rooms])

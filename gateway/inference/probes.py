@@ -1,0 +1,59 @@
+"""`/health`, `/ready`, `/metrics`: what operators and orchestrators ask, without a key."""
+
+import asyncio
+import os
+
+from fastapi import APIRouter
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import JSONResponse, Response
+
+from gateway.services import Services, ServicesDep
+from router.fleet import usable_members
+
+router = APIRouter(tags=["probes"])
+
+READY_DEADLINE_S = 2.0
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get("/ready", responses={503: {"description": "what is missing"}})
+async def ready(services: ServicesDep) -> JSONResponse:
+    """200 when a request could be served and billed: the database, a replica, a writable outbox."""
+    missing = [name for name, is_there in (await _checks(services)).items() if not is_there]
+    if missing:
+        return JSONResponse({"status": "not ready", "missing": missing}, 503, {"retry-after": "1"})
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/metrics")
+async def metrics(services: ServicesDep) -> Response:
+    shown = services.metrics
+    shown.is_limiter_local.set(services.limiter.is_local)
+    shown.waiting_settlements.set(len(services.limiter.settlements))
+    shown.under_way.set(services.outbox.num_under_way)
+    for pool in services.registry.fleet.pools.values():
+        shown.replicas.labels(pool.name).set(len(usable_members(pool)))
+    return Response(shown.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _checks(services: Services) -> dict[str, bool]:
+    return {
+        "draining": not services.is_draining(),
+        "database": await _is_database_there(services),
+        "replica": any(usable_members(pool) for pool in services.registry.fleet.pools.values()),
+        "outbox": services.outbox.failure is None and os.access(services.settings.data_dir, os.W_OK),
+    }
+
+
+async def _is_database_there(services: Services) -> bool:
+    try:
+        async with asyncio.timeout(READY_DEADLINE_S), services.sessions() as session:
+            await session.execute(text("SELECT 1"))
+    except (SQLAlchemyError, OSError, TimeoutError):
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""The router's and the members' ways to fail, as what the client is told."""
+
+import msgspec
+
+from gateway.http.errors import (
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    ModelNotFound,
+    Saturated,
+    Unavailable,
+    UpstreamFailed,
+    UpstreamRefused,
+)
+from gateway.upstream.client import MemberFailed, MemberRefused
+from protocol.errors import ErrorBody, encode_error
+from router import errors as route_errors
+
+_ERROR_BODY = msgspec.json.Decoder(ErrorBody)
+
+
+def as_gateway_error(error: route_errors.RouteError, model: str) -> GatewayError:
+    match error:
+        case route_errors.UnknownModel():
+            return ModelNotFound(model)
+        case route_errors.PoolNotAllowed():
+            return Forbidden(str(error), param="model")
+        case route_errors.DoesNotFit():
+            return InvalidRequest(
+                f"{error}; lower max_tokens or shorten the prompt", param="max_tokens", code="context_length_exceeded"
+            )
+        case route_errors.Saturated():
+            return Saturated(str(error), retry_after_s=error.retry_after_s)
+        case _:
+            return Unavailable(str(error), retry_after_s=2)
+
+
+def as_refusal(error: MemberRefused) -> UpstreamRefused:
+    """The member's own words, when they have OpenAI's shape."""
+    try:
+        _ERROR_BODY.decode(error.body)
+    except msgspec.MsgspecError:
+        message = f"the model's server refused the request with status {error.status}"
+        return UpstreamRefused(error.status, encode_error(message, type="invalid_request_error"))
+    return UpstreamRefused(error.status, error.body)
+
+
+def as_failure(error: MemberFailed) -> GatewayError:
+    """After the last replica that could be tried."""
+    if error.retry_after_s is not None:
+        return Saturated("every replica that may serve this request is busy", retry_after_s=error.retry_after_s)
+    return UpstreamFailed("the model's server failed; the request may be sent again")

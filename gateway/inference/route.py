@@ -1,0 +1,66 @@
+"""Route and send, on another replica or to another pool while the client was sent nothing of the answer."""
+
+import time
+from typing import Protocol
+
+from gateway.http.errors import UpstreamFailed
+from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal
+from gateway.inference.usage_record import UsageRecord
+from gateway.services import Services
+from gateway.upstream.client import MemberFailed, MemberRefused
+from router.errors import RouteError
+from router.fleet import Member
+from router.policy import Decision, decide
+
+MAX_ROUNDS = 2
+"""The second asks the router again: with every replica of a pool down it finds another pool."""
+MAX_REPLICAS = 3
+
+
+class Attempt(Protocol):
+    async def run(self, decision: Decision, member: Member) -> None:
+        """Send to this member, and its answer to the client. Raises MemberFailed or MemberRefused."""
+
+
+async def send_somewhere(services: Services, record: UsageRecord, relay: Attempt) -> None:
+    """Returns when the answer is with the client. Raises GatewayError."""
+    failure: MemberFailed | None = None
+    for _ in range(MAX_ROUNDS):
+        try:
+            decision = route(services, record)
+        except RouteError as error:
+            raise as_failure(failure) if failure else as_gateway_error(error, record.asked.request.model) from None
+        for member in decision.members[:MAX_REPLICAS]:
+            if failure is not None:
+                services.metrics.retries.labels(decision.pool).inc()
+            try:
+                return await _try(record, relay, decision, member)
+            except MemberFailed as error:
+                failure = error
+                if not error.is_reachable:
+                    services.registry.note_failure(member.worker_id)
+                if record.is_delivered:
+                    raise UpstreamFailed("the model's server broke off its answer") from error
+                if _is_late(services, record):
+                    raise as_failure(error) from error
+    assert failure is not None
+    raise as_failure(failure) from failure
+
+
+def route(services: Services, record: UsageRecord) -> Decision:
+    measured = record.measured
+    decision = decide(measured.route_request, measured.policy, services.registry.fleet)
+    record.note_decision(decision)
+    return decision
+
+
+async def _try(record: UsageRecord, relay: Attempt, decision: Decision, member: Member) -> None:
+    record.note_member(member)
+    try:
+        await relay.run(decision, member)
+    except MemberRefused as error:
+        raise as_refusal(error) from error
+
+
+def _is_late(services: Services, record: UsageRecord) -> bool:
+    return time.monotonic() - record.asked.received_monotonic_s > services.settings.request_timeout_s

@@ -1,0 +1,139 @@
+"""`POST /v1/tokenize` and `/v1/detokenize`, as vLLM spells them; `POST /v1/route`, what the router would do."""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from gateway.clock import utc_now
+from gateway.domain.principal import Principal
+from gateway.http.errors import InvalidRequest, ModelNotFound, Unavailable
+from gateway.inference.exchange import Exchange
+from gateway.inference.measure import measure
+from gateway.inference.refusals import as_gateway_error
+from gateway.inference.validate import CHAT_PATH, Accepted
+from gateway.services import PrincipalDep, Services, ServicesDep
+from protocol.checks import check_request, decode_body
+from protocol.ids import new_id
+from protocol.requests import ChatCompletionRequest, DetokenizeRequest, TokenizeRequest
+from router.errors import RouteError
+from router.fleet import AUTO, SMALL, Pool
+from router.policy import decide
+from text.bundle import Bundle
+
+router = APIRouter(prefix="/v1", tags=["tokens"])
+
+MAX_CHARS = 1_000_000
+"""About half a second of CPU. Tokenizing is free of charge and of limits, so that one call may not cost much."""
+
+_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+_DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
+_CHAT = msgspec.json.Decoder(ChatCompletionRequest)
+_JSON: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
+
+
+@router.post("/tokenize", response_class=Response, responses=_JSON)
+async def tokenize(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+    principal.require("inference")
+    asked = decode_body(await _read(request, services), _TOKENIZE)
+    pool, bundle = _pool_and_bundle(services, principal, asked.model)
+    token_ids = await asyncio.to_thread(_encode, bundle, asked)
+    return _json({"count": len(token_ids), "max_model_len": pool.context_window, "tokens": token_ids})
+
+
+@router.post("/detokenize", response_class=Response, responses=_JSON)
+async def detokenize(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+    principal.require("inference")
+    asked = decode_body(await _read(request, services), _DETOKENIZE)
+    _, bundle = _pool_and_bundle(services, principal, asked.model)
+    if any(token_id >= bundle.tokenizer.vocab_size for token_id in asked.tokens):
+        raise InvalidRequest(f"tokens must be below {bundle.tokenizer.vocab_size}", param="tokens")
+    return _json({"prompt": await asyncio.to_thread(bundle.tokenizer.decode, asked.tokens)})
+
+
+@router.post("/route", response_class=Response, responses=_JSON)
+async def dry_run(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+    """Where a chat completion of this body would go now, and what it would reserve. Nothing is sent or counted."""
+    principal.require("inference")
+    chat = decode_body(await _read(request, services), _CHAT)
+    check_request(chat)
+    fleet, catalog, now = services.registry.fleet, services.catalog.current, utc_now()
+    asked = Accepted(
+        request_id=str(new_id(now)),
+        client_request_id=None,
+        path=CHAT_PATH,
+        principal=principal,
+        tier=catalog.tiers[principal.tier],
+        catalog=catalog,
+        request=chat,
+        received_at=now,
+        received_monotonic_s=time.monotonic(),
+    )
+    measured = await measure(asked, fleet, services.bundles)
+    try:
+        decision = decide(measured.route_request, measured.policy, fleet)
+    except RouteError as error:
+        raise as_gateway_error(error, chat.model) from None
+    return _json(
+        {
+            "model": decision.model_id,
+            "pool": decision.pool,
+            "adapter": measured.adapter_name,
+            "route": decision.reason,
+            "complexity": decision.complexity,
+            "threshold": measured.policy.complexity_threshold,
+            "prompt_tokens": measured.prompt_tokens,
+            "is_estimate": measured.is_estimate,
+            "max_tokens": measured.route_request.max_tokens,
+            "max_cost_nanousd": measured.dearest_nanousd,
+        }
+    )
+
+
+async def _read(request: Request, services: Services) -> bytes:
+    """The body, under the same bounds as a completion's."""
+    exchange = Exchange(request.scope, request.receive, _no_send)
+    return await exchange.read_body(services.settings.max_body_bytes)
+
+
+async def _no_send(_message: object) -> None:
+    raise AssertionError("only reads")
+
+
+def _pool_and_bundle(services: Services, principal: Principal, model: str | None) -> tuple[Pool, Bundle]:
+    fleet = services.registry.fleet
+    name = SMALL if model in (None, AUTO) else str(model)
+    pool = fleet.pool_serving(name)
+    if pool is None:
+        adapter = services.catalog.current.adapter_of(principal.tenant_id, name)
+        bases = adapter.variants if adapter else {}
+        pool = next((found for found in fleet.pools.values() if found.model_id in bases), None)
+    if pool is None:
+        raise ModelNotFound(str(model))
+    bundle = services.bundles.bundle_of(pool.name)
+    if bundle is None:
+        raise Unavailable(f"the tokenizer of {pool.name} is not known yet", retry_after_s=2)
+    return pool, bundle
+
+
+def _encode(bundle: Bundle, asked: TokenizeRequest) -> list[int]:
+    if (asked.prompt is None) == (asked.messages is None):
+        raise InvalidRequest("send either prompt or messages", param="prompt")
+    if asked.prompt is not None:
+        text, param = asked.prompt, "prompt"
+    else:
+        text, param = _render(bundle, asked), "messages"
+    if len(text) > MAX_CHARS:
+        raise InvalidRequest(f"{len(text)} characters; send at most {MAX_CHARS} at a time", param=param)
+    return bundle.tokenizer.encode(text, add_special_tokens=asked.add_special_tokens and param == "prompt")
+
+
+def _render(bundle: Bundle, asked: TokenizeRequest) -> str:
+    return bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
