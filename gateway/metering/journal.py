@@ -5,7 +5,7 @@ The owner writes `under_way` and adds to `closed`; the consumer reads and delete
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +24,20 @@ CREATE TABLE IF NOT EXISTS under_way (
 CREATE TABLE IF NOT EXISTS closed (seq INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rejected (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
+# Of JSON arrays: of events, of [request id, tokens, cost], of request ids.
+_OPEN = """INSERT OR REPLACE INTO under_way (request_id, event)
+SELECT json_extract(value, '$.request_id'), value FROM json_each(?)"""
+_PROGRESS = """UPDATE under_way SET completion_tokens = json_extract(noted.value, '$[1]'),
+cost_nanousd = json_extract(noted.value, '$[2]') FROM json_each(?) AS noted
+WHERE request_id = json_extract(noted.value, '$[0]')"""
+_CLOSE = "INSERT INTO closed (event) SELECT value FROM json_each(?)"
+_FORGET = "DELETE FROM under_way WHERE request_id IN (SELECT value FROM json_each(?))"
 encode_event = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
 
 
 class Progress(NamedTuple):
+    request_id: str
     completion_tokens: int
     cost_nanousd: int
 
@@ -44,6 +53,7 @@ class Journal:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._mode = "FULL"
 
     @classmethod
     def open(cls, folder: Path, *, must_exist: bool = False) -> "Journal":
@@ -61,27 +71,27 @@ class Journal:
     def close(self) -> None:
         self._connection.close()
 
-    def write(
-        self, opened: Mapping[str, bytes], progress: Mapping[str, Progress], closed: Sequence[tuple[str, bytes]]
-    ) -> None:
-        """One transaction, of request ids and encoded events; synced to the disk exactly when `closed` is not empty."""
+    def write(self, opened: Sequence[bytes], progress: Sequence[Progress], closed: Sequence[tuple[str, bytes]]) -> None:
+        """One transaction, of encoded events; synced to the disk exactly when `closed` is not empty."""
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
-        self._connection.execute(f"PRAGMA synchronous = {'FULL' if closed else 'NORMAL'}")
+        self._synchronous("FULL" if closed else "NORMAL")
+        # A statement for each kind, whatever their number: sqlite3 lets go of the interpreter's lock for each step, and
+        # beside a busy event loop getting it back takes longer than the step.
         with _transaction(self._connection) as run:
-            run.executemany("INSERT OR REPLACE INTO under_way (request_id, event) VALUES (?, ?)", opened.items())
-            run.executemany(
-                "UPDATE under_way SET completion_tokens = ?, cost_nanousd = ? WHERE request_id = ?",
-                ((seen.completion_tokens, seen.cost_nanousd, request_id) for request_id, seen in progress.items()),
-            )
-            run.executemany("INSERT INTO closed (event) VALUES (?)", ((event,) for _, event in closed))
-            run.executemany("DELETE FROM under_way WHERE request_id = ?", ((request_id,) for request_id, _ in closed))
+            if opened:
+                run.execute(_OPEN, (_array(opened),))
+            if progress:
+                run.execute(_PROGRESS, (msgspec.json.encode(progress).decode(),))
+            if closed:
+                run.execute(_CLOSE, (_array([event for _, event in closed]),))
+                run.execute(_FORGET, (msgspec.json.encode([request_id for request_id, _ in closed]).decode(),))
 
     def close_lost(self) -> int:
         """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
         query = "SELECT request_id, event, completion_tokens, cost_nanousd FROM under_way"
         rows = [(request_id, _lost(*rest)) for request_id, *rest in self._connection.execute(query)]
         if rows:
-            self.write({}, {}, rows)
+            self.write((), (), rows)
         return len(rows)
 
     def read_closed(self, limit: int) -> list[ClosedEvent]:
@@ -101,7 +111,7 @@ class Journal:
 
     def delete_closed(self, seqs: Iterable[int]) -> None:
         """Not synced: a deletion that a power cut undoes is shipped again and deduplicated."""
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._synchronous("NORMAL")
         with _transaction(self._connection) as run:
             run.executemany("DELETE FROM closed WHERE seq = ?", ((seq,) for seq in seqs))
 
@@ -111,11 +121,20 @@ class Journal:
             run.execute("INSERT INTO rejected SELECT seq, event, ? FROM closed WHERE seq = ?", (reason, seq))
             run.execute("DELETE FROM closed WHERE seq = ?", (seq,))
 
+    def _synchronous(self, mode: str) -> None:
+        if mode != self._mode:
+            self._connection.execute(f"PRAGMA synchronous = {mode}")
+            self._mode = mode
+
     def is_empty(self) -> bool:
         query = (
             "SELECT EXISTS (SELECT 1 FROM under_way UNION ALL SELECT 1 FROM closed UNION ALL SELECT 1 FROM rejected)"
         )
         return not self._connection.execute(query).fetchone()[0]
+
+
+def _array(events: Iterable[bytes]) -> str:
+    return f"[{b','.join(events).decode()}]"
 
 
 @contextmanager

@@ -1,29 +1,33 @@
 """The gateway's durable outbox of usage events: SQLite on local disk, one writer thread, group commit.
 
-All closes that wait when the writer comes round share one fsync; opens and progress travel along, unsynced (they
-survive the death of the process, not that of the machine). A bounded number of requests may be under way: `open`
-refuses beyond it, so `close` always has its place and cannot fail for want of room.
+Everything that waits when the writer is free goes to it as one batch, and all closes of a batch share one fsync; notes
+of requests under way travel along, unsynced (they survive the death of the process, not that of the machine). A bounded
+number of requests may be under way: `open` refuses beyond it, so `close` always has its place and cannot fail for
+want of room. All state lives on the event loop; the thread is handed whole batches and hands them back.
 """
 
 import asyncio
 import logging
+import queue
 import sqlite3
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-
-import msgspec
+from typing import Protocol
 
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
 from gateway.metering.journal import Journal, Progress, encode_event
-from protocol.usage import UsageEvent
+from protocol.usage import UsageEvent, UsageStatus
 
 _log = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 50_000
-_PROGRESS_DELAY_S = 0.05
-"""Progress alone wakes the writer only after this, so that it coalesces."""
+NOTE_WITHIN_S = 0.005
+"""A request that is over sooner is never noted as under way: its close alone reaches the disk."""
+PROGRESS_S = 0.25
+MAX_NOTES = 2000
+"""Of progress, at a time."""
 _RETRY_S = 0.5
 
 
@@ -35,29 +39,45 @@ class OutboxFailed(Exception):
     """The disk refused the write. The event is kept in memory and tried again."""
 
 
+class OpenRequest(Protocol):
+    """What the outbox asks of a request under way, as often as it likes."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    def cost_nanousd(self) -> int: ...
+    def event(self, status: UsageStatus) -> UsageEvent: ...
+
+
 @dataclass
 class _Batch:
-    opened: dict[str, bytes] = field(default_factory=dict)
-    progress: dict[str, Progress] = field(default_factory=dict)
+    opened: list[bytes] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
     closed: list[tuple[str, bytes]] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
-    @property
-    def is_urgent(self) -> bool:
-        return bool(self.opened or self.closed)
+    def __bool__(self) -> bool:
+        return bool(self.opened or self.progress or self.closed)
 
 
 class Outbox:
-    """`async with Outbox(data_dir, incarnation)`. All methods are called on the event loop that entered it."""
+    """`async with Outbox(data_dir, incarnation)`, and `keep_forever` beside the server. All on one event loop."""
 
     def __init__(self, data_dir: Path, incarnation: str, *, max_under_way: int = MAX_UNDER_WAY) -> None:
         self._data_dir = data_dir
         self._incarnation = incarnation
         self._max_under_way = max_under_way
-        self._places: set[str] = set()
+        self._under_way: dict[str, OpenRequest | None] = {}
+        """None: closed, but not durable yet."""
+        self._fresh: dict[str, OpenRequest] = {}
+        """Not noted yet, oldest first."""
+        self._noted: dict[str, int] = {}
+        """Request id -> tokens, as last noted."""
         self._batch = _Batch()
-        self._wake = threading.Condition()
-        self._is_stopping = False
+        self._is_writing = self._is_flush_due = False
+        self._written = asyncio.Event()
+        self._handed_over: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._failure: str | None = None
         self.num_closed = 0
         """Durable closes since the start."""
@@ -70,10 +90,12 @@ class Outbox:
 
     @property
     def num_under_way(self) -> int:
-        return len(self._places)
+        return len(self._under_way)
 
     async def __aenter__(self) -> "Outbox":
         self._loop = asyncio.get_running_loop()
+        self._died: asyncio.Future[None] = self._loop.create_future()
+        self._died.add_done_callback(_retrieve)
         self._folder, self._journal = await asyncio.to_thread(_start, self._data_dir, self._incarnation)
         self._thread = threading.Thread(target=self._write_forever, name="outbox-writer")
         self._thread.start()
@@ -82,108 +104,148 @@ class Outbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._wake:
-            self._is_stopping = True
-            self._wake.notify()
+        # What is still under way has no server any more: whoever adopts the folder closes it as lost.
+        self._note_fresh()
+        await self._until_written()
+        if self._batch:
+            self._hand_over()
+        await self._until_written()
+        self._handed_over.put(None)
+        await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._finish)
 
-    def open(self, event: UsageEvent) -> None:
-        """Note that the request is under way; what stands here is billed, as `lost`, should this process die.
+    async def keep_forever(self) -> None:
+        """Note what is under way from time to time. Raises what the writer died of, which must end the process."""
+        while True:
+            await asyncio.wait([self._died], timeout=PROGRESS_S)
+            if self._died.done():
+                self._died.result()
+            self._note_progress()
+            self._flush()
+
+    def open(self, request: OpenRequest) -> None:
+        """The request is under way; what it comes to is billed, as `lost`, should this process die.
 
         Raises OutboxFull.
         """
-        if len(self._places) >= self._max_under_way:
+        if len(self._under_way) >= self._max_under_way:
             raise OutboxFull(f"{self._max_under_way} requests are under way or wait for the disk")
-        # Encoded here: an event that cannot be fails its own request, and never the writer.
-        encoded = encode_event(msgspec.structs.replace(event, status="lost"))
-        self._places.add(event.request_id)
-        with self._wake:
-            self._batch.opened[event.request_id] = encoded
-            self._wake.notify()
-
-    def progress(self, request_id: str, completion_tokens: int, cost_nanousd: int) -> None:
-        """What a request under way has come to so far. Cheap; only the latest is written."""
-        with self._wake:
-            is_first = not self._batch.progress
-            self._batch.progress[request_id] = Progress(completion_tokens, cost_nanousd)
-            if is_first:
-                self._wake.notify()
+        self._under_way[request.request_id] = request
+        if not self._fresh:
+            self._loop.call_later(NOTE_WITHIN_S, self._note_in_time)
+        self._fresh[request.request_id] = request
 
     def close(self, event: UsageEvent) -> asyncio.Future[None]:
         """Hand over the final event, without waiting: safe in `finally`, nothing is lost if nobody awaits.
 
-        The future resolves when the event is durable, or with OutboxFailed when the disk refused it.
+        The future resolves when the event is durable, or with OutboxFailed when the disk refused it. A second close of
+        a request corrects the first.
         """
-        encoded = encode_event(event)
+        encoded, request_id = encode_event(event), event.request_id
+        self._fresh.pop(request_id, None)
+        self._noted.pop(request_id, None)
+        self._under_way[request_id] = None
         future: asyncio.Future[None] = self._loop.create_future()
         # The failure is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        with self._wake:
-            self._batch.closed.append((event.request_id, encoded))
-            self._batch.waiters.append(future)
-            self._wake.notify()
+        future.add_done_callback(_retrieve)
+        self._batch.closed.append((request_id, encoded))
+        self._batch.waiters.append(future)
+        if not self._is_flush_due:
+            # At the end of this turn of the loop, so that all that closes in it shares one write.
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
         return future
 
+    def _note_in_time(self) -> None:
+        self._note_fresh()
+        self._flush()
+
+    def _note_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, {}
+        for request_id, request in fresh.items():
+            self._batch.opened.append(encode_event(request.event("lost")))
+            self._noted[request_id] = request.completion_tokens
+
+    def _note_progress(self) -> None:
+        """Those noted longest ago first, so that each has its turn."""
+        num_notes = 0
+        for request_id, noted in list(self._noted.items()):
+            request = self._under_way.get(request_id)
+            if request is None or request.completion_tokens == noted:
+                continue
+            del self._noted[request_id]
+            self._noted[request_id] = request.completion_tokens
+            self._batch.progress.append(Progress(request_id, request.completion_tokens, request.cost_nanousd()))
+            num_notes += 1
+            if num_notes == MAX_NOTES:
+                break
+
+    async def _until_written(self) -> None:
+        """Until the thread has nothing in hand."""
+        while self._is_writing and not self._died.done():
+            self._written.clear()
+            await self._written.wait()
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._batch and not self._is_writing and self._failure is None:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._is_writing = True
+        batch, self._batch = self._batch, _Batch()
+        self._handed_over.put(batch)
+
     def _write_forever(self) -> None:
-        while True:
-            batch = self._next_batch()
-            if batch is None:
-                return
-            try:
-                self._write(batch)
-            except (sqlite3.Error, OverflowError) as error:
-                self._keep(batch, error)
-                with self._wake:
-                    if self._is_stopping:
-                        return
-                    self._wake.wait_for(lambda: self._is_stopping, _RETRY_S)
-
-    def _next_batch(self) -> _Batch | None:
-        """Wait for work and take all of it; None when stopping with nothing left."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._is_stopping or self._batch.is_urgent or self._batch.progress)
-            if not self._batch.is_urgent and not self._is_stopping:
-                self._wake.wait_for(lambda: self._is_stopping or self._batch.is_urgent, _PROGRESS_DELAY_S)
-            batch, self._batch = self._batch, _Batch()
-        return batch if batch.is_urgent or batch.progress else None
-
-    def _write(self, batch: _Batch) -> None:
-        for request_id, _ in batch.closed:
-            batch.opened.pop(request_id, None)
-            batch.progress.pop(request_id, None)
-        self._journal.write(batch.opened, batch.progress, batch.closed)
-        self._failure = None
-        self.num_commits += 1
-        if batch.closed:
-            self._loop.call_soon_threadsafe(self._settle, batch)
+        """The thread. Its only shared state is what is handed over and back."""
+        try:
+            while (batch := self._handed_over.get()) is not None:
+                try:
+                    self._journal.write(batch.opened, batch.progress, batch.closed)
+                except sqlite3.Error as error:
+                    self._loop.call_soon_threadsafe(self._keep, batch, str(error))
+                else:
+                    self._loop.call_soon_threadsafe(self._settle, batch)
+        except BaseException as error:
+            self._loop.call_soon_threadsafe(self._die, error)
 
     def _settle(self, batch: _Batch) -> None:
+        self._is_writing, self._failure = False, None
+        self._written.set()
+        self.num_commits += 1
         self.num_closed += len(batch.closed)
-        self._places.difference_update(request_id for request_id, _ in batch.closed)
+        for request_id, _ in batch.closed:
+            self._under_way.pop(request_id, None)
         for waiter in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        self._flush()
 
-    def _keep(self, batch: _Batch, error: Exception) -> None:
+    def _keep(self, batch: _Batch, reason: str) -> None:
         """Tell the waiters, and put what was refused before whatever came meanwhile.
 
         Progress is dropped: newer is on its way, and a number that is too large must not come again.
         """
         if self._failure is None:
-            _log.error("the outbox cannot be written, its events are kept in memory: %s", error)
-        self._failure = str(error)
-        self._loop.call_soon_threadsafe(_fail, batch.waiters, self._failure)
-        with self._wake:
-            newer = self._batch
-            self._batch = _Batch(
-                batch.opened | newer.opened,
-                newer.progress,
-                batch.closed + newer.closed,
-                newer.waiters,
-            )
+            _log.error("the outbox cannot be written, its events are kept in memory: %s", reason)
+        self._is_writing, self._failure = False, reason
+        self._written.set()
+        newer = self._batch
+        self._batch = _Batch(batch.opened + newer.opened, newer.progress, batch.closed + newer.closed, newer.waiters)
+        for waiter in batch.waiters:
+            if not waiter.done():
+                waiter.set_exception(OutboxFailed(reason))
+        self._loop.call_later(_RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        if self._batch and not self._is_writing:
+            self._hand_over()
+
+    def _die(self, error: BaseException) -> None:
+        self._died.set_exception(error)
+        self._written.set()
 
     def _finish(self) -> None:
-        self._thread.join()
         for _, event in self._batch.closed:
             # The last resort for a disk that never came back: the log.
             _log.critical("a usage event could not be written: %s", event.decode())
@@ -222,7 +284,6 @@ def _close_lost(folder: OwnedFolder) -> int:
         journal.close()
 
 
-def _fail(waiters: list[asyncio.Future[None]], reason: str) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_exception(OutboxFailed(reason))
+def _retrieve(done: "asyncio.Future[None]") -> None:
+    if not done.cancelled():
+        done.exception()

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.usage import UsageEvent
+from protocol.usage import UsageEvent, UsageStatus
 
 _EVENT = UsageEvent(
     request_id="r1",
@@ -32,3 +32,31 @@ _EVENT = UsageEvent(
 
 def make_event(request_id: str, **changes: Any) -> UsageEvent:
     return msgspec.structs.replace(_EVENT, request_id=request_id, **changes)
+
+
+class OpenEvent:
+    """A request under way, as the outbox sees it, which has come to what its event says."""
+
+    def __init__(self, event: UsageEvent) -> None:
+        self._event = event
+        self.num_asked = 0
+
+    @property
+    def request_id(self) -> str:
+        return self._event.request_id
+
+    @property
+    def completion_tokens(self) -> int:
+        return self._event.completion_tokens
+
+    def cost_nanousd(self) -> int:
+        return self._event.cost_nanousd
+
+    def event(self, status: UsageStatus) -> UsageEvent:
+        self.num_asked += 1
+        return msgspec.structs.replace(self._event, status=status)
+
+    def go_on(self, *, completion_tokens: int, cost_nanousd: int) -> None:
+        self._event = msgspec.structs.replace(
+            self._event, completion_tokens=completion_tokens, cost_nanousd=cost_nanousd
+        )

@@ -12,7 +12,7 @@ from gateway.metering.folders import list_folders, take_orphan
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
 from protocol.usage import UsageEvent
-from tests.support.events import make_event
+from tests.support.events import OpenEvent, make_event
 
 DEADLINE_S = 20
 
@@ -28,7 +28,7 @@ def closed_events(data_dir: Path) -> list[UsageEvent]:
 
 async def test_an_awaited_close_is_on_the_disk(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
-        outbox.open(make_event("r1", completion_tokens=0))
+        outbox.open(OpenEvent(make_event("r1", completion_tokens=0)))
         await outbox.close(make_event("r1"))
         assert closed_events(tmp_path) == [make_event("r1")]
         assert outbox.num_under_way == 0
@@ -62,16 +62,16 @@ async def test_a_clean_stop_keeps_what_was_not_shipped(tmp_path: Path) -> None:
 
 async def test_open_is_refused_beyond_the_bound_and_close_makes_room(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one", max_under_way=1) as outbox:
-        outbox.open(make_event("r1"))
+        outbox.open(OpenEvent(make_event("r1")))
         with pytest.raises(OutboxFull):
-            outbox.open(make_event("r2"))
+            outbox.open(OpenEvent(make_event("r2")))
         await outbox.close(make_event("r1"))
-        outbox.open(make_event("r2"))
+        outbox.open(OpenEvent(make_event("r2")))
 
 
 async def test_the_folder_of_a_living_gateway_is_not_adopted(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
-        outbox.open(make_event("r1"))
+        outbox.open(OpenEvent(make_event("r1")))
         assert adopt_orphans(tmp_path) == 0
         assert take_orphan(tmp_path / "outbox" / "one") is None
 
@@ -96,10 +96,35 @@ async def test_an_event_that_cannot_be_written_fails_alone(tmp_path: Path) -> No
     async with Outbox(tmp_path, "one") as outbox:
         with pytest.raises(UnicodeEncodeError):
             outbox.close(make_event("r1", user_id="\ud800"))
-        outbox.open(make_event("r2"))
-        outbox.progress("r2", 2**64, 0)
-        await _until_recovered(outbox)
+        outbox.open(OpenEvent(make_event("r2")))
+        await outbox.close(make_event("r3"))
     assert adopt_orphans(tmp_path) == 1
+
+
+async def test_a_second_close_corrects_the_first(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        outbox.close(make_event("r1"))
+        await outbox.close(make_event("r1", status="error", cost_nanousd=0))
+        assert [event.status for event in closed_events(tmp_path)] == ["ok", "error"]
+        assert outbox.num_under_way == 0
+
+
+async def test_a_writer_that_dies_ends_what_runs_beside_the_server(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        outbox._journal = None  # type: ignore[assignment]
+        outbox.close(make_event("r1"))
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(AttributeError):
+                await outbox.keep_forever()
+        outbox._journal = Journal.open(tmp_path / "outbox" / "one")
+
+
+async def test_a_request_that_ends_at_once_is_never_noted_as_under_way(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        request = OpenEvent(make_event("r1"))
+        outbox.open(request)
+        await outbox.close(make_event("r1"))
+        assert request.num_asked == 0
 
 
 async def test_a_row_that_is_no_event_is_set_aside(tmp_path: Path) -> None:
@@ -119,14 +144,19 @@ CRASHING_GATEWAY = """
 import asyncio, sys
 from pathlib import Path
 from gateway.metering.outbox import Outbox
-from tests.support.events import make_event
+from tests.support.events import OpenEvent, make_event
 
 async def main():
     async with Outbox(Path(sys.argv[1]), "crashed") as outbox:
-        outbox.open(make_event("under-way", completion_tokens=0, cost_nanousd=100))
-        outbox.open(make_event("streaming", completion_tokens=0, cost_nanousd=100))
-        outbox.progress("streaming", 7, 800)
+        outbox.open(OpenEvent(make_event("under-way", completion_tokens=0, cost_nanousd=100)))
+        streaming = OpenEvent(make_event("streaming", completion_tokens=0, cost_nanousd=100))
+        outbox.open(streaming)
+        await asyncio.sleep(0.05)
+        streaming.go_on(completion_tokens=7, cost_nanousd=800)
         async with asyncio.TaskGroup() as group:
+            group.create_task(outbox.keep_forever())
+            while outbox._noted["streaming"] != 7:
+                await asyncio.sleep(0.01)
             for lane in range(8):
                 group.create_task(close_for_ever(outbox, lane))
 
@@ -134,7 +164,7 @@ async def close_for_ever(outbox, lane):
     i = 0
     while True:
         request_id = f"{lane}-{i}"
-        outbox.open(make_event(request_id, completion_tokens=0))
+        outbox.open(OpenEvent(make_event(request_id, completion_tokens=0)))
         await outbox.close(make_event(request_id))
         print(request_id, flush=True)
         i += 1
