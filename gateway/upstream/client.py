@@ -1,22 +1,25 @@
-"""HTTP to members: what is sent, under which deadlines, and which failures another replica may make good."""
+"""HTTP to members: what is sent, and which failures another replica may make good."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import aiohttp
-
 from gateway.settings import GatewaySettings
-from protocol.accounting import ACCOUNTING_HEADER
+from gateway.upstream.http.connection import Connection
+from gateway.upstream.http.errors import OutOfResources, TransportFailed
+from gateway.upstream.http.pool import ConnectionPool, Origin, parse_origin
 from router.fleet import Member
 
 MAX_ANSWER_BYTES = 64 * 2**20
-_RETRYABLE = frozenset({429, 500, 502, 503, 504})
+_RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class MemberFailed(Exception):
-    """A member could not be reached, broke off or answered that it cannot now; another may."""
+    """A member could not be reached, broke off or answered that it cannot now; another may.
+
+    is_reachable: it answered, or the fault was ours, so that other requests need not avoid it.
+    """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, is_reachable: bool = False) -> None:
         super().__init__(message)
@@ -33,98 +36,124 @@ class MemberRefused(Exception):
         self.body = body
 
 
+class Answer:
+    """A member's answer with status 200. Everything raises MemberFailed."""
+
+    __slots__ = ("_connection", "_worker_id")
+
+    def __init__(self, connection: Connection, worker_id: str) -> None:
+        self._connection = connection
+        self._worker_id = worker_id
+
+    def end(self) -> None:
+        """All that matters was read: the connection is kept, if what ends the answer's form comes by itself."""
+        self._connection.may_linger = True
+
+    @property
+    def is_event_stream(self) -> bool:
+        return self._connection.headers.get(b"content-type", b"").startswith(b"text/event-stream")
+
+    def header(self, name: bytes) -> bytes | None:
+        return self._connection.headers.get(name)
+
+    async def next_chunk(self) -> bytes:
+        """All of the body that has arrived since; b"" at its end."""
+        try:
+            return await self._connection.next_chunk()
+        except TransportFailed as failure:
+            raise _as_member_failure(self._worker_id, failure) from failure
+
+    async def read(self) -> bytes:
+        """All of the body that is left."""
+        try:
+            return await _read_all(self._connection)
+        except TransportFailed as failure:
+            raise _as_member_failure(self._worker_id, failure) from failure
+
+
 class WorkerClient:
-    """One connection pool for all members. `async with WorkerClient(settings)`."""
+    """One pool of connections to all members. `async with WorkerClient(settings)`; run `sweep_forever` beside it."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._settings = settings
         self._worker_key = settings.worker_key.get_secret_value() if settings.worker_key else None
         members = [member for pool in settings.pools.values() for member in pool.members]
         self._api_keys = {
             member.url: os.environ.get(member.api_key_env, "") for member in members if member.api_key_env
         }
+        self._pool = ConnectionPool(
+            connect_s=settings.connect_timeout_s,
+            silence_s=settings.idle_timeout_s,
+            total_s=settings.request_timeout_s,
+        )
 
     async def __aenter__(self) -> "WorkerClient":
-        timeout = aiohttp.ClientTimeout(
-            total=self._settings.request_timeout_s,
-            sock_connect=self._settings.connect_timeout_s,
-            sock_read=self._settings.idle_timeout_s,
-        )
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-            timeout=timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        self._pool.close()
+
+    async def sweep_forever(self) -> None:
+        await self._pool.sweep_forever()
 
     @asynccontextmanager
-    async def post(
-        self, member: Member, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer with status 200. Raises MemberFailed or MemberRefused, also while its content is read."""
-        sent = {"content-type": "application/json", **self.authorization(member.url, engine=member.engine)}
-        if member.engine == "tiergate":
-            sent |= headers
+    async def post(self, member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """An answer with status 200; `headers` go to members of ours only. Raises MemberFailed or MemberRefused."""
+        origin = parse_origin(member.url)
+        own = headers if member.engine == "tiergate" else {}
+        head = self._head("POST", origin, path, member.url, engine=member.engine)
+        named = "".join([f"{name}: {value}\r\n" for name, value in own.items()])
+        raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n".encode() + body
         try:
-            response = await self._session.post(member.url + path, data=body, headers=sent)
-            try:
-                if response.status != 200:
-                    await _raise_refusal(member, response)
-                yield response
-            finally:
-                # Not `release`: a stream that is left in the middle must end at the worker at once.
-                response.close() if not response.content.at_eof() else response.release()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise MemberFailed(f"{member.worker_id}: {error or type(error).__name__}") from error
+            async with self._pool.request(origin, raw) as connection:
+                if connection.status != 200:
+                    await _raise_refusal(member, connection)
+                yield Answer(connection, member.worker_id)
+        except TransportFailed as failure:
+            raise _as_member_failure(member.worker_id, failure) from failure
 
     async def get(self, url: str, path: str, *, engine: str, deadline_s: float) -> tuple[int, bytes]:
         """Status and body. Raises MemberFailed."""
+        origin = parse_origin(url)
+        raw = self._head("GET", origin, path, url, engine=engine).encode() + b"\r\n"
         try:
-            async with (
-                asyncio.timeout(deadline_s),
-                self._session.get(url + path, headers=self.authorization(url, engine=engine)) as response,
-            ):
-                return response.status, await read_all(response)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise MemberFailed(f"{url}: {error or type(error).__name__}") from error
+            async with asyncio.timeout(deadline_s), self._pool.request(origin, raw) as connection:
+                return connection.status, await _read_all(connection)
+        except TransportFailed as failure:
+            raise _as_member_failure(url, failure) from failure
+        except TimeoutError as error:
+            raise MemberFailed(f"{url}: no answer within {deadline_s:g} s") from error
 
-    def authorization(self, url: str, *, engine: str) -> dict[str, str]:
+    def _head(self, method: str, origin: Origin, path: str, url: str, *, engine: str) -> str:
         key = self._api_keys.get(url) or (self._worker_key if engine == "tiergate" else None)
-        return {"authorization": f"Bearer {key}"} if key else {}
+        authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+        return (
+            f"{method} {origin.path}{path} HTTP/1.1\r\nHost: {origin.host_header}\r\n"
+            f"Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: tiergate\r\n{authorization}"
+        )
 
 
-def tiergate_headers(*, request_id: str, tenant_id: str, weight: float, deadline_s: float) -> dict[str, str]:
-    """What our workers honour together with the worker key."""
-    return {
-        "x-request-id": request_id,
-        "x-tiergate-tenant": tenant_id,
-        "x-tiergate-weight": f"{weight:g}",
-        "x-tiergate-deadline-ms": str(int(deadline_s * 1000)),
-        ACCOUNTING_HEADER: "1",
-    }
-
-
-async def read_all(response: aiohttp.ClientResponse) -> bytes:
-    """The whole content. Raises MemberFailed for one that is absurdly large."""
+async def _read_all(connection: Connection) -> bytes:
     chunks, size = [], 0
-    async for chunk in response.content.iter_any():
+    while chunk := await connection.next_chunk():
         chunks.append(chunk)
         size += len(chunk)
         if size > MAX_ANSWER_BYTES:
-            raise MemberFailed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-    return b"".join(chunks)
+            raise TransportFailed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _raise_refusal(member: Member, response: aiohttp.ClientResponse) -> None:
-    body = await read_all(response)
-    if response.status in _RETRYABLE:
-        retry_after = response.headers.get("retry-after", "")
+async def _raise_refusal(member: Member, connection: Connection) -> None:
+    status = connection.status
+    body = await _read_all(connection)
+    if status in _RETRYABLE:
+        retry_after = connection.headers.get(b"retry-after", b"")
         retry_after_s = float(retry_after) if retry_after.isdigit() else None
-        message = f"{member.worker_id} answered {response.status}"
+        message = f"{member.worker_id} answered {status}"
         raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True)
-    if response.status in (401, 403):
-        raise MemberFailed(f"{member.worker_id} does not accept our key (status {response.status})")
-    raise MemberRefused(response.status, body)
+    if status in (401, 403) or status < 400:
+        raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
+    raise MemberRefused(status, body)
+
+
+def _as_member_failure(name: str, failure: TransportFailed) -> MemberFailed:
+    return MemberFailed(f"{name}: {failure}", is_reachable=isinstance(failure, OutOfResources))

@@ -1,9 +1,10 @@
-"""The body that a member gets: the client's request with the gateway's decisions in it."""
+"""What a member gets: the client's request with the gateway's decisions in it, and our workers' headers."""
 
 from typing import Any
 
 import msgspec
 
+from protocol.accounting import ACCOUNTING_HEADER
 from protocol.requests import ChatCompletionRequest, GenerationRequest
 from router.fleet import Member
 
@@ -52,3 +53,15 @@ def _for_openai(fields: dict[str, Any], request: GenerationRequest) -> dict[str,
             {name: value for name, value in message.items() if value is not None} for message in known["messages"]
         ]
     return known
+
+
+def member_headers(*, request_id: str, tenant_id: str, weight: float, deadline_s: float) -> dict[str, str]:
+    """What our workers honour together with the worker key."""
+    return {
+        "X-Request-Id": request_id,
+        "X-Tiergate-Tenant": tenant_id,
+        "X-Tiergate-Weight": f"{weight:g}",
+        "X-Tiergate-Deadline-Ms": str(int(deadline_s * 1000)),
+        # Whole answers, too, are told while they are made: a client that drops one pays for what it cost until then.
+        ACCOUNTING_HEADER: "events",
+    }

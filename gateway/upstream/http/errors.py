@@ -1,0 +1,22 @@
+"""How an exchange with a member fails below HTTP: whose fault it is, and whether anything was answered."""
+
+import errno
+
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+
+
+class TransportFailed(Exception):
+    """The member could not be reached, broke off, fell silent or sent what is not HTTP."""
+
+
+class ConnectionWasStale(TransportFailed):
+    """A kept connection was closed before any byte of an answer: the request deserves a fresh connection."""
+
+
+class OutOfResources(TransportFailed):
+    """This process has no descriptor, port or memory left. The member is not at fault."""
+
+
+def as_transport_failure(error: OSError) -> TransportFailed:
+    kind = OutOfResources if error.errno in _OURS else TransportFailed
+    return kind(error.strerror or str(error) or type(error).__name__)

@@ -1,0 +1,146 @@
+"""Streams of other OpenAI-compatible servers: figures come in a usage chunk; until then an event counts as a token."""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.upstream.streams.events import EventBuffer
+from protocol.accounting import joint_reason
+
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+# A block of these alone is passed on as it is, unless it says something that the gateway must know.
+_NOTABLE = re.compile(rb'\[DONE\]|"error"|"usage" ?: ?\{|"finish_reason" ?: ?"')
+_PRIVATE_COMMENTS = (b": tokens", b": accounting", b":tokens", b":accounting")
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: _Count | None = None
+
+
+class ForeignUsage(msgspec.Struct):
+    """Usage as foreign servers report it: only what all of them have is required."""
+
+    prompt_tokens: _Count
+    completion_tokens: _Count = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        details = self.prompt_tokens_details
+        return (details.cached_tokens or 0) if details is not None else 0
+
+
+class Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[Choice] | None = None
+    usage: ForeignUsage | None = None
+    error: Any = None
+
+
+_CHUNK = msgspec.json.Decoder(_Chunk)
+
+
+class ForeignStream:
+    """Read as the standard says. Comments in our own workers' private form are not believed, and not passed on."""
+
+    accounting = None
+    is_waiting = False
+
+    def __init__(self, *, wants_usage: bool, model_at_member: str, model: str) -> None:
+        self._buffer = EventBuffer()
+        self._wants_usage = wants_usage
+        self._rename = Rename(model_at_member, model) if model_at_member != model else None
+        self._finish_reasons: list[str] = []
+        self.num_tokens = 0
+        self.usage: ForeignUsage | None = None
+        self.has_content = False
+        self.is_done = False
+        self.error: bytes | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        return joint_reason(self._finish_reasons) if self._finish_reasons else None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What the client gets of `chunk`; `[DONE]` and errors are held back. Raises BrokenStream."""
+        return self._read(self._buffer.feed(chunk))
+
+    def finish(self) -> bytes:
+        """The same for what is left at the connection's end."""
+        return self._read(self._buffer.finish())
+
+    def _read(self, block: bytes) -> bytes:
+        if not block or self.is_done or self.error is not None:
+            return b""
+        num_events = block.count(b"\n\n")
+        # Exactly one line `data: ...` an event: the form of nearly all servers and events.
+        is_plain = block.startswith(b"data: ") and block.count(b"\n\ndata: ") == num_events - 1
+        if is_plain and block.count(b"\n") == 2 * num_events and not _NOTABLE.search(block):
+            self.num_tokens += num_events
+            self.has_content = True
+            passed_on = block
+        else:
+            passed_on = b"".join([self._read_event(event) for event in block.split(b"\n\n")])
+        return self._rename(passed_on) if self._rename is not None else passed_on
+
+    def _read_event(self, event: bytes) -> bytes:
+        data: list[bytes] = []
+        others: list[bytes] = []
+        for line in event.split(b"\n"):
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+            elif line and not line.startswith(_PRIVATE_COMMENTS) and line != b"data":
+                others.append(line)
+        is_kept = bool(data) and self._note(b"\n".join(data))
+        lines = [*others, *(b"data: " + value for value in data)] if is_kept else _comments(others)
+        return b"\n".join(lines) + b"\n\n" if lines else b""
+
+    def _note(self, payload: bytes) -> bool:
+        """Read one event's data; whether the client gets it."""
+        if self.is_done or self.error is not None:
+            return False
+        if payload.strip() == b"[DONE]":
+            self.is_done = True
+            return False
+        chunk = _decode(payload)
+        if chunk.error is not None and not chunk.choices:
+            self.error = payload
+            return False
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+            if not chunk.choices and not self._wants_usage:
+                return False
+        reasons = [choice.finish_reason for choice in chunk.choices or () if choice.finish_reason]
+        self._finish_reasons += reasons
+        if chunk.choices and not reasons:
+            self.num_tokens += 1
+        self.has_content = True
+        return True
+
+
+class Rename:
+    """The member's name for the model becomes the one that clients know."""
+
+    def __init__(self, theirs: str, ours: str) -> None:
+        self._pattern = re.compile(rb'"model"( ?: ?)' + re.escape(msgspec.json.encode(theirs)))
+        self._ours = msgspec.json.encode(ours)
+
+    def __call__(self, text: bytes) -> bytes:
+        return self._pattern.sub(lambda found: b'"model"' + found[1] + self._ours, text)
+
+
+def _comments(lines: list[bytes]) -> list[bytes]:
+    return [line for line in lines if line.startswith(b":")]
+
+
+def _decode(payload: bytes) -> _Chunk:
+    """What is no chunk of OpenAI's shape is passed on unread."""
+    try:
+        return _CHUNK.decode(payload)
+    except msgspec.MsgspecError:
+        return _Chunk()

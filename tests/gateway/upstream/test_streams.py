@@ -1,0 +1,183 @@
+"""Streams arrive cut anywhere; what the client gets and what is counted must not depend on it."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstream.streams.events import BrokenStream, EventBuffer
+from gateway.upstream.streams.foreign import ForeignStream
+from gateway.upstream.streams.own import WorkerStream
+from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
+
+FIGURES = Accounting(
+    prompt_tokens=5,
+    cached_prompt_tokens=0,
+    completion_tokens=6,
+    queue_ms=0,
+    compute_ms=0,
+    worker_id="w",
+    finish_reason="stop",
+)
+EVENTS = [data_event(b'{"choices":[{"delta":{"content":"%d"}}]}' % i) for i in range(3)]
+OWN = (
+    b": waiting position=1\n\n"
+    + EVENTS[0]
+    + tokens_comment([7])
+    + b"\n"
+    + tokens_comment([8, 9])
+    + EVENTS[1]
+    + tokens_comment([1, 2, 3])
+    + EVENTS[2]
+    + accounting_comment(FIGURES)
+    + DONE_EVENT
+)
+WHOLE = b'{"choices":[{"message":{"content":": tokens 1\\n\\n"}}]}'
+OWN_WHOLE = (
+    b": waiting position=2\n\n: waiting position=0\n\n"
+    + tokens_comment([4, 5])
+    + b"\n"
+    + tokens_comment([6])
+    + accounting_comment(FIGURES)
+    + data_event(WHOLE)
+    + DONE_EVENT
+)
+Cuts = st.lists(st.integers(0, 2000), max_size=12)
+
+
+def pieces(sent: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
+    return [sent[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def foreign(*, wants_usage: bool = False, model: str = "a") -> ForeignStream:
+    return ForeignStream(wants_usage=wants_usage, model_at_member="a", model=model)
+
+
+@given(cuts=Cuts)
+def test_a_workers_stream_is_read_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    stream = WorkerStream()
+    seen = b"".join(stream.feed(piece) for piece in pieces(OWN, cuts))
+    assert seen == b": waiting position=1\n\n" + b"".join(EVENTS)
+    assert (stream.num_tokens, stream.is_done, stream.accounting) == (6, True, FIGURES)
+
+
+@given(cuts=Cuts)
+def test_a_workers_whole_answer_comes_out_of_its_events_however_they_are_cut(cuts: list[int]) -> None:
+    stream = WorkerStream(is_whole=True)
+    seen = b"".join(stream.feed(piece) for piece in pieces(OWN_WHOLE, cuts))
+    assert seen == data_event(WHOLE)
+    assert (stream.num_tokens, stream.is_done, stream.accounting) == (3, True, FIGURES)
+
+
+def test_a_request_waits_until_the_worker_says_otherwise() -> None:
+    stream = WorkerStream()
+    seen = []
+    for piece in (
+        b": waiting position=3\n\n",
+        b": waiting position=0\n\n",
+        b": waiting position=1\n\n",
+        b": tokens 1\n\n",
+    ):
+        stream.feed(piece)
+        seen.append(stream.is_waiting)
+    assert seen == [True, False, True, False]
+
+
+@pytest.mark.parametrize("stream", [WorkerStream(), foreign()])
+def test_an_error_event_is_held_back_and_told(stream: WorkerStream | ForeignStream) -> None:
+    error = b'{"error":{"message":"m","type":"server_error"}}'
+    assert stream.feed(EVENTS[0] + data_event(error)) == EVENTS[0]
+    assert stream.error == error
+
+
+def test_why_a_foreign_servers_choices_ended_is_told_in_one_word() -> None:
+    ends = {
+        reason: data_event(b'{"choices":[{"delta":{},"finish_reason":"%s"}]}' % reason)
+        for reason in (b"stop", b"length")
+    }
+    for events, reason in (((b"stop", b"stop"), "stop"), ((b"stop", b"length"), "mixed"), ((), None)):
+        stream = foreign()
+        stream.feed(b"".join(ends[each] for each in events) + DONE_EVENT)
+        assert stream.finish_reason == reason
+
+
+# Every way that the standard allows to write the same event.
+_LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+_PAYLOADS = st.sampled_from(
+    [
+        b'{"model":"a","choices":[{"index":0,"delta":{"content":"x \\r y"}}]}',
+        b'{"model": "a", "choices": [{"delta": {"content": "[DONE] \\"error\\""}}]}',
+        b'{"choices":[{"delta":{"content":"z"}}],"usage":null}',
+    ]
+)
+_COMMENTS = st.sampled_from(
+    [b"", b": ping", b":", b": tokens 1,2,3", b':accounting {"a":1}', b"id: 7", b"event: x", b"retry: 3"]
+)
+
+
+@st.composite
+def _dialect(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
+    """A stream as some foreign server may write it, and the payloads in it."""
+    end = draw(_LINE_ENDS)
+    payloads = draw(st.lists(_PAYLOADS, max_size=5))
+    sent = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
+    for payload in [*payloads, b"[DONE]"]:
+        comment = draw(_COMMENTS)
+        field = draw(st.sampled_from([b"data:", b"data: "]))
+        sent += (comment + end if comment else b"") + field + payload + end * draw(st.integers(2, 3))
+    if draw(st.booleans()):
+        # Some servers forget the blank line at the very end.
+        sent = sent.rstrip(b"\r\n") + end
+    return sent, payloads
+
+
+@given(dialect=_dialect(), cuts=Cuts)
+def test_a_foreign_stream_is_read_as_the_standard_says(dialect: tuple[bytes, list[bytes]], cuts: list[int]) -> None:
+    sent, payloads = dialect
+    stream = foreign()
+    seen = b"".join(stream.feed(piece) for piece in pieces(sent, cuts)) + stream.finish()
+    data = [line.removeprefix(b"data: ") for line in seen.split(b"\n") if line.startswith(b"data")]
+    assert data == payloads
+    assert (stream.num_tokens, stream.is_done, stream.accounting) == (len(payloads), True, None)
+    assert b"tokens" not in seen and b"accounting" not in seen
+    assert b"\r" not in seen.replace(b"\\r", b"")
+
+
+def test_a_foreign_models_name_becomes_ours_and_nothing_else_changes() -> None:
+    stream = foreign(model="ours")
+    sent = data_event(b'{"model": "a","choices":[{"delta":{"content":"\\"model\\":\\"a\\""}}]}')
+    assert stream.feed(sent) == sent.replace(b'"model": "a"', b'"model": "ours"')
+
+
+@pytest.mark.parametrize("wants_usage", [False, True])
+def test_a_usage_chunk_goes_to_whoever_asked_for_it(wants_usage: bool) -> None:
+    stream = foreign(wants_usage=wants_usage)
+    usage = data_event(b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}')
+    assert stream.feed(EVENTS[0] + usage + DONE_EVENT) == EVENTS[0] + (usage if wants_usage else b"")
+    assert stream.usage is not None
+    assert (stream.usage.prompt_tokens, stream.usage.completion_tokens) == (3, 2)
+
+
+def test_nothing_counts_after_the_end() -> None:
+    stream = foreign()
+    assert stream.feed(EVENTS[0] + DONE_EVENT + EVENTS[1]) == EVENTS[0]
+    assert stream.feed(EVENTS[2]) == b""
+    assert stream.num_tokens == 1
+
+
+def test_a_large_event_in_small_pieces_is_copied_once() -> None:
+    buffer, piece = EventBuffer(), b"x" * 1000
+    for _ in range(2000):
+        assert buffer.feed(piece) == b""
+    # Each piece is kept as it came, not joined to those before it.
+    assert all(kept is piece for kept in buffer._rest)
+    assert len(buffer.feed(b"\n\n")) == 2_000_002
+
+
+def test_an_event_without_end_is_refused() -> None:
+    buffer = EventBuffer()
+    with pytest.raises(BrokenStream):
+        for _ in range(40):
+            buffer.feed(b"x" * 2**20)
