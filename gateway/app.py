@@ -116,6 +116,8 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
                 fixed.check_forever(),
                 registry.refresh_forever(),
                 bundles.fetch_forever(),
+                workers.sweep_forever(),
+                outbox.keep_forever(),
             ],
         )
         await limiter.settlements.drain_once()

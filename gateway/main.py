@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.app import create_asgi, open_services
+from gateway.inference.exchange import ON_LEAVE
 from gateway.services import Services
 from gateway.settings import ConfigError, GatewaySettings
 
@@ -105,6 +107,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 _not_ready,
+                http=_Connection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -122,6 +125,16 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Connection(HttpToolsProtocol):
+    """Tells the application at once when its client leaves."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cycle = self.cycle
+        super().connection_lost(exc)
+        if cycle is not None and not cycle.response_complete and ON_LEAVE in cycle.scope:
+            cycle.scope[ON_LEAVE]()  # type: ignore[literal-required]
 
 
 async def _not_ready(*_: object) -> None:

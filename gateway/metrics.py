@@ -1,5 +1,7 @@
 """What Prometheus scrapes at /metrics. One registry an application, so that two in a process do not collide."""
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60)
@@ -51,6 +53,26 @@ class Metrics:
             "tiergate_outbox_under_way", "Usage events that are not durable yet", registry=self._registry
         )
         self.replicas = Gauge("tiergate_replicas", "Healthy replicas", ["pool"], registry=self._registry)
+
+        self._children: dict[tuple[object, ...], Any] = {}
+
+    def count_request(self, status: int, pool: str, tier: str) -> None:
+        self._child(self.requests, str(status), pool, tier).inc()
+
+    def count_tokens(self, pool: str, tier: str, *, num_prompt: int, num_completion: int) -> None:
+        self._child(self.tokens, "prompt", pool, tier).inc(num_prompt)
+        self._child(self.tokens, "completion", pool, tier).inc(num_completion)
+
+    def observe_ttft(self, pool: str, seconds: float) -> None:
+        self._child(self.ttft, pool).observe(seconds)
+
+    def _child(self, metric: Any, *labels: str) -> Any:
+        """As `labels`, which checks and copies its arguments each time and costs more than counting."""
+        key = (metric, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

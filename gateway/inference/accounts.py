@@ -1,4 +1,4 @@
-"""The two accounts of a request, the outbox and the limiter: opened before the answer, closed before its last byte."""
+"""A request's two accounts, the outbox's and the limiter's: opened before the answer, closed before its last byte."""
 
 import asyncio
 
@@ -31,23 +31,18 @@ class Accounts:
         if self._outbox.failure is not None:
             raise Unavailable("usage cannot be recorded at the moment", retry_after_s=5)
         try:
-            self._outbox.open(self._record.event("lost"))
+            self._outbox.open(self._record)
         except OutboxFull as error:
             raise Unavailable("too many requests are under way", retry_after_s=1) from error
 
-    def note_progress(self) -> None:
-        record = self._record
-        self._outbox.progress(record.asked.request_id, record.completion_tokens, record.cost_nanousd())
-
     async def close(self, status: UsageStatus) -> None:
-        """Durable in the outbox, then settled. Raises NotDurable."""
+        """Durable in the outbox, then settled. Raises NotDurable, and then nothing of the request is billed."""
         if self._is_closed:
             return
         try:
-            async with asyncio.timeout(CLOSE_DEADLINE_S):
-                await asyncio.shield(self._hand_over(status))
+            await self._until_durable(self._hand_over(status))
         except (OutboxFailed, TimeoutError) as error:
-            self._settle_soon(status)
+            self._correct()
             raise NotDurable("the usage of this request could not be recorded") from error
         except asyncio.CancelledError:
             self._settle_soon(status)
@@ -65,15 +60,34 @@ class Accounts:
             self._hand_over(status)
             self._settle_soon(status)
 
+    async def _until_durable(self, written: asyncio.Future[None]) -> None:
+        # A timer alone, where `asyncio.timeout` and `shield` would cost a request more than the write itself.
+        timer = asyncio.get_running_loop().call_later(CLOSE_DEADLINE_S, _give_up, written)
+        try:
+            await written
+        finally:
+            timer.cancel()
+
     def _hand_over(self, status: UsageStatus) -> asyncio.Future[None]:
         self._is_closed = True
         record = self._record
-        if status != "ok" and not record.is_delivered:
+        if status == "error":
+            record.waive()
+        elif status == "cancelled" and not record.is_sent:
             record.drop_usage()
-        labels = (record.pool, record.asked.tier.name)
-        self._metrics.tokens.labels("prompt", *labels).inc(record.prompt_tokens)
-        self._metrics.tokens.labels("completion", *labels).inc(record.completion_tokens)
+        self._metrics.count_tokens(
+            record.pool,
+            record.accepted.tier.name,
+            num_prompt=record.prompt_tokens,
+            num_completion=record.completion_tokens,
+        )
         return self._outbox.close(record.event(status))
+
+    def _correct(self) -> None:
+        """The event that may still reach the disk says that all was well; the client is told otherwise."""
+        self._record.waive()
+        self._outbox.close(self._record.event("error"))
+        self._limiter.refund_soon(self._record.reservation)
 
     def _settle_soon(self, status: UsageStatus) -> None:
         if self._is_refund(status):
@@ -89,3 +103,8 @@ class Accounts:
 
     def _tokens(self) -> int:
         return self._record.prompt_tokens + self._record.completion_tokens
+
+
+def _give_up(written: asyncio.Future[None]) -> None:
+    if not written.done():
+        written.set_exception(TimeoutError())

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from functools import cached_property
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.errors import BodyTimeout, BodyTooLarge
+from gateway.http.errors import BodyTooLarge
 
-BODY_DEADLINE_S = 30.0
+ON_LEAVE = "tiergate.on_leave"
+"""The scope's key for what our server calls when the client closes the connection before the answer is complete."""
 
 
 class ClientGone(Exception):
@@ -20,55 +20,54 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self.path: str = scope["path"]
+        self.headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.is_started = False
         """Headers are sent: from here on errors go into the stream."""
+        self.is_left = False
+        """The client closed the connection, which cancels the task that answers."""
         self.status = 0
         self.labels = ("", "")
         """Pool and tier, for metrics."""
         self.extra_headers: dict[str, str] = {}
         """Sent with whatever answer there will be."""
 
-    @property
-    def path(self) -> str:
-        return str(self._scope["path"])
+    def cancel_on_leave(self) -> None:
+        """From now on the running task is cancelled, once, when the client leaves."""
+        self._task = asyncio.current_task()
+        self._scope[ON_LEAVE] = self._leave
 
-    @cached_property
-    def headers(self) -> dict[str, str]:
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._scope["headers"]}
+    def _leave(self) -> None:
+        if not self.is_left:
+            self.is_left = True
+            assert self._task is not None
+            self._task.cancel()
 
     async def read_body(self, max_bytes: int) -> bytes:
-        """Raises BodyTooLarge, BodyTimeout or ClientGone."""
-        announced = self.headers.get("content-length", "")
+        """Raises BodyTooLarge or ClientGone. How long it may take is our server's business."""
+        announced = self.headers.get(b"content-length", "")
         if announced.isdigit() and int(announced) > max_bytes:
             raise BodyTooLarge(max_bytes)
-        try:
-            async with asyncio.timeout(BODY_DEADLINE_S):
-                return await self._read_body(max_bytes)
-        except TimeoutError:
-            raise BodyTimeout(f"the body did not arrive within {BODY_DEADLINE_S:g} s") from None
+        body, more = self._part(await self._receive())
+        if not more and len(body) <= max_bytes:
+            # Nearly always all of it came with the headers.
+            return body
+        chunks, size = [body], len(body)
+        while more and size <= max_bytes:
+            body, more = self._part(await self._receive())
+            size += len(body)
+            chunks.append(body)
+        if size > max_bytes:
+            raise BodyTooLarge(max_bytes)
+        return b"".join(chunks)
 
-    async def _read_body(self, max_bytes: int) -> bytes:
-        chunks, size = [], 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk: bytes = message.get("body", b"")
-            size += len(chunk)
-            if size > max_bytes:
-                raise BodyTooLarge(max_bytes)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                return b"".join(chunks) if len(chunks) > 1 else chunk
-
-    async def watch(self) -> None:
-        """Raise ClientGone when the client leaves. Only after the body was read."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        raise ClientGone
-
-    def note_labels(self, *, pool: str, tier: str) -> None:
-        self.labels = (pool, tier)
+    @staticmethod
+    def _part(message: Mapping[str, object]) -> tuple[bytes, bool]:
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body = message.get("body", b"")
+        assert isinstance(body, bytes | bytearray)
+        return bytes(body), bool(message.get("more_body", False))
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self.is_started, self.status = True, status

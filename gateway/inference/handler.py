@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from gateway.clock import utc_now
-from gateway.http.errors import Forbidden, GatewayError, LimitReached
+from gateway.domain.principal import Principal
+from gateway.http.errors import Forbidden, GatewayError
 from gateway.http.rendering import error_body, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
+from gateway.inference.admit import admit
 from gateway.inference.exchange import ClientGone, Exchange
 from gateway.inference.measure import Measured, measure
 from gateway.inference.route import Attempt, send_somewhere
 from gateway.inference.stream import Relay
 from gateway.inference.usage_record import UsageRecord
-from gateway.inference.validate import Accepted, Asked, client_request_id, validate
-from gateway.limits.reservation import Admission, Reservation
+from gateway.inference.validate import Accepted, AcceptedGeneration, client_request_id, validate
 from gateway.services import Services
 from protocol.errors import ProtocolError
 from protocol.ids import new_id
@@ -44,22 +45,24 @@ async def respond(
     validate: Callable[[Exchange, bytes], T],
     complete: Callable[[Services, Exchange, Accepted[T]], Awaitable[None]],
 ) -> None:
-    """There is an answer in any case, and it is counted."""
+    """There is an answer in any case, unless nobody is left to read it, and it is counted."""
     metrics = services.metrics
-    with metrics.in_flight.track_inprogress():
-        await _answering_errors(exchange, _serve(services, exchange, validate, complete))
-    # 499, as nginx calls it: the client left before there was an answer.
-    metrics.requests.labels(str(exchange.status or 499), *exchange.labels).inc()
-
-
-async def _serve(
-    services: Services,
-    exchange: Exchange,
-    validate: Callable[[Exchange, bytes], T],
-    complete: Callable[[Services, Exchange, Accepted[T]], Awaitable[None]],
-) -> None:
-    asked = await accept(services, exchange, validate)
-    await _while_connected(exchange, _answering_errors(exchange, complete(services, exchange, asked)))
+    exchange.cancel_on_leave()
+    metrics.in_flight.inc()
+    try:
+        await complete(services, exchange, await accept(services, exchange, validate))
+    except ClientGone:
+        pass
+    except asyncio.CancelledError:
+        if not exchange.is_left:
+            raise
+        # The cancellation was ours; the task ends here as one that has done its work.
+    except Exception as error:
+        await _tell(exchange, error)
+    finally:
+        metrics.in_flight.dec()
+        # 499, as nginx calls it: the client left before there was an answer.
+        metrics.count_request(exchange.status or 499, *exchange.labels)
 
 
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
@@ -67,8 +70,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     received_at, received_monotonic_s = utc_now(), time.monotonic()
     request_id = str(new_id(received_at))
     exchange.extra_headers["x-request-id"] = request_id
-    principal = await services.keyring.authenticate(exchange.headers.get("authorization"))
-    principal.require("inference")
+    principal = await _authenticate(services, exchange)
     body = await exchange.read_body(services.settings.max_body_bytes)
     catalog = services.catalog.current
     tier = catalog.tiers.get(principal.tier)
@@ -87,74 +89,50 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     )
 
 
-async def complete(services: Services, exchange: Exchange, asked: Asked) -> None:
-    measured = await measure(asked, services.registry.fleet, services.bundles)
-    await carry_out(
-        services, exchange, asked, measured, lambda record, accounts: Relay(services, exchange, asked, record, accounts)
-    )
+async def complete(services: Services, exchange: Exchange, accepted: AcceptedGeneration) -> None:
+    measured = await measure(accepted, services.registry.fleet, services.bundles)
+
+    def make_attempt(record: UsageRecord, accounts: Accounts) -> Attempt:
+        return Relay(services, exchange, accepted.request, record, accounts)
+
+    await carry_out(services, exchange, accepted, measured, make_attempt)
 
 
 async def carry_out(
     services: Services,
     exchange: Exchange,
-    asked: Accepted[Any],
+    accepted: Accepted[Any],
     measured: Measured,
-    make_relay: Callable[[UsageRecord, Accounts], Attempt],
+    make_attempt: Callable[[UsageRecord, Accounts], Attempt],
 ) -> None:
     """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
-    reservation = await admit(services, asked, measured)
-    exchange.extra_headers |= reservation.standing.headers(asked.tier)
-    record = UsageRecord(asked, measured, reservation)
+    reservation = await admit(services, accepted, measured)
+    exchange.extra_headers |= reservation.standing.headers(accepted.tier)
+    record = UsageRecord(accepted, measured, reservation)
     accounts = Accounts(services.outbox, services.limiter, services.metrics, record)
     try:
         accounts.open()
-        await send_somewhere(services, record, make_relay(record, accounts))
+        await send_somewhere(services, exchange, record, make_attempt(record, accounts))
     except Exception:
         with contextlib.suppress(NotDurable):
             await accounts.close("error")
         raise
     finally:
         accounts.close_soon("cancelled")
-        exchange.note_labels(pool=record.pool, tier=asked.tier.name)
+        exchange.labels = (record.pool, accepted.tier.name)
 
 
-async def admit(services: Services, asked: Accepted[Any], measured: Measured) -> Reservation:
-    admission = Admission(
-        request_id=asked.request_id,
-        tenant_id=asked.principal.tenant_id,
-        tier=asked.tier,
-        tokens=measured.tokens,
-        cost_nanousd=measured.dearest_nanousd,
-        now=asked.received_at,
-    )
-    try:
-        return await services.limiter.admit(admission)
-    except LimitReached as error:
-        services.metrics.refusals.labels(str(error.code), asked.tier.name).inc()
-        raise
+async def _authenticate(services: Services, exchange: Exchange) -> Principal:
+    principal = await services.keyring.authenticate(exchange.headers.get(b"authorization"))
+    principal.require("inference")
+    return principal
 
 
-async def _answering_errors(exchange: Exchange, work: Awaitable[None]) -> None:
-    """Whatever fails becomes an answer, or, once the answer has begun, its last event."""
-    try:
-        await work
-    except ClientGone:
-        return
-    except Exception as error:
-        if not isinstance(error, GatewayError | ProtocolError):
-            _log.exception("request %s failed", exchange.extra_headers.get("x-request-id"))
-        if exchange.is_started:
-            await exchange.finish(error_event(error))
-        else:
-            await exchange.answer(error_status(error), error_headers(error), error_body(error))
-
-
-async def _while_connected(exchange: Exchange, work: Awaitable[None]) -> None:
-    """Cancel `work` when the client leaves."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(exchange.watch())
-            await work
-            watcher.cancel()
-    except* ClientGone:
-        pass
+async def _tell(exchange: Exchange, error: Exception) -> None:
+    """What failed becomes the answer, or, once the answer has begun, its last event."""
+    if not isinstance(error, GatewayError | ProtocolError):
+        _log.error("request %s failed", exchange.extra_headers.get("x-request-id"), exc_info=error)
+    if exchange.is_started:
+        await exchange.finish(error_event(error))
+    else:
+        await exchange.answer(error_status(error), error_headers(error), error_body(error))

@@ -9,7 +9,7 @@ import msgspec
 from gateway.domain.catalog import AdapterTerms, TierTerms
 from gateway.http.errors import InvalidRequest
 from gateway.inference.refusals import as_gateway_error
-from gateway.inference.validate import Accepted, Asked
+from gateway.inference.validate import Accepted, AcceptedGeneration
 from gateway.upstream.bundles import BundleStore
 from protocol.checks import output_limit
 from protocol.embeddings import EmbeddingsRequest
@@ -25,6 +25,8 @@ LONG_CHARS = 16_384
 """Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
 _CHAT_OVERHEAD_TOKENS = 16
 """A template's marks around one message, generously, where the template is not known."""
+_BYTES_PER_TOKEN = 3
+"""A likely length, on the long side for most languages and tokenizers, where only the bound of one byte is certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +54,38 @@ class Measured:
         return self.num_choices * self.route_request.max_tokens
 
 
-async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
+async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleStore) -> Measured:
     """Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
-    request, tier = asked.request, asked.tier
-    adapter = adapter_of(asked, fleet)
-    variants = variants_in(fleet, adapter.variants) if adapter else None
+    request, tier = accepted.request, accepted.tier
+    adapter = adapter_of(accepted, fleet)
     policy = tier_policy(tier)
-    is_chat = isinstance(request, ChatCompletionRequest)
-    complexity = _complexity(request)
-    route = RouteRequest(request_id=asked.request_id, model=request.model, variants=variants, complexity=complexity)
+    route = RouteRequest(
+        request_id=accepted.request_id,
+        model=request.model,
+        variants=variants_in(fleet, adapter.variants) if adapter else None,
+        complexity=_complexity(request),
+    )
     pools = _pools(route, policy, fleet)
     if pools[0].kind != "chat":
         raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")
-    param = "messages" if is_chat else "prompt"
+    param = "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
     window = max(pool.context_window for pool in pools)
     try:
         counted = await _count(request, pools, bundles, limit=window)
     except TextTooLong as error:
         raise _too_long(param, f"at least {error.least_tokens}", window) from None
     limit = output_limit(request)
-    _check_prompt(counted, pools, tier, param=param, has_answer=limit != 0)
-    max_tokens = _default_max_tokens(tier, counted.longest, pools) if limit is None else limit
-    route = RouteRequest(
-        request_id=asked.request_id,
-        model=request.model,
-        variants=variants,
-        complexity=complexity,
-        prompt_tokens=counted.longest,
-        max_tokens=max_tokens,
+    if not counted.is_estimate:
+        _check_prompt(counted.longest, window, tier, param=param, has_answer=limit != 0)
+    likely = counted.longest // _BYTES_PER_TOKEN if counted.is_estimate else counted.longest
+    route = msgspec.structs.replace(
+        route,
+        # An upper bound must not refuse what the member's own tokenizer may take.
+        prompt_tokens=0 if counted.is_estimate else counted.longest,
+        max_tokens=_default_max_tokens(tier, likely, pools) if limit is None else limit,
     )
-    pools = _pools(route, policy, fleet)
-    prices = [asked.catalog.prices.price_of(pool.model_id, now=asked.received_at) for pool in pools]
+    if route.prompt_tokens + route.max_tokens > min(pool.context_window for pool in pools):
+        pools = _pools(route, policy, fleet)
     num_choices = (request.n or 1) * counted.num_prompts
     return Measured(
         route_request=route,
@@ -94,10 +97,10 @@ async def measure(asked: Asked, fleet: Fleet, bundles: BundleStore) -> Measured:
         adapter_id=str(adapter.id) if adapter else None,
         is_estimate=counted.is_estimate,
         dearest_nanousd=max(
-            price.cost_nanousd(
-                prompt_tokens=counted.total, cached_prompt_tokens=0, completion_tokens=num_choices * max_tokens
+            accepted.catalog.prices.price_of(pool.model_id, now=accepted.received_at).cost_nanousd(
+                prompt_tokens=counted.total, cached_prompt_tokens=0, completion_tokens=num_choices * route.max_tokens
             )
-            for price in prices
+            for pool in pools
         ),
     )
 
@@ -119,12 +122,14 @@ def tier_policy(tier: TierTerms) -> TierPolicy:
     )
 
 
-def adapter_of(asked: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet) -> AdapterTerms | None:
+def adapter_of(
+    accepted: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet
+) -> AdapterTerms | None:
     """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise."""
-    model = asked.request.model
+    model = accepted.request.model
     if model == AUTO or fleet.pool_serving(model) is not None:
         return None
-    return asked.catalog.adapter_of(asked.principal.tenant_id, model)
+    return accepted.catalog.adapter_of(accepted.principal.tenant_id, model)
 
 
 def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:
@@ -150,7 +155,7 @@ class _Counted:
 
 
 async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int) -> _Counted:
-    """Prompt tokens in the pool where they are most.
+    """Prompt tokens in the pool where they are most; where a pool's tokenizer is not known, a bound from above.
 
     Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
     """
@@ -164,12 +169,13 @@ async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: B
         else _count_with(bundle, request, refusable)
         for bundle in known.values()
     ]
-    # A foreign pool's bound must not refuse what its own tokenizer may take; it counts only where nothing is known.
+    if is_estimate:
+        counts.append(bounds)
     return _Counted(
         num_prompts=len(bounds),
-        longest=max(map(max, counts or [bounds])),
-        total=max(map(sum, counts or [bounds])),
-        is_estimate=is_estimate or not counts,
+        longest=max(map(max, counts)),
+        total=max(map(sum, counts)),
+        is_estimate=is_estimate,
     )
 
 
@@ -193,13 +199,12 @@ def _upper_bounds(request: GenerationRequest) -> list[int]:
     return [num_tool_bytes + sum(len(text.encode()) + _CHAT_OVERHEAD_TOKENS for text in texts)]
 
 
-def _check_prompt(counted: _Counted, pools: tuple[Pool, ...], tier: TierTerms, *, param: str, has_answer: bool) -> None:
-    window = max(pool.context_window for pool in pools)
-    if counted.longest + has_answer > window and not counted.is_estimate:
-        raise _too_long(param, str(counted.longest), window)
-    if tier.context_tokens is not None and counted.longest > tier.context_tokens:
+def _check_prompt(longest: int, window: int, tier: TierTerms, *, param: str, has_answer: bool) -> None:
+    if longest + has_answer > window:
+        raise _too_long(param, str(longest), window)
+    if tier.context_tokens is not None and longest > tier.context_tokens:
         raise InvalidRequest(
-            f"{param}: {counted.longest} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
+            f"{param}: {longest} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
             param=param,
             code="context_quota_exceeded",
         )

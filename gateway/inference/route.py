@@ -1,9 +1,9 @@
 """Route and send, on another replica or to another pool while the client was sent nothing of the answer."""
 
-import time
 from typing import Protocol
 
 from gateway.http.errors import UpstreamFailed
+from gateway.inference.exchange import Exchange
 from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
@@ -22,19 +22,22 @@ class Attempt(Protocol):
         """Send to this member, and its answer to the client. Raises MemberFailed or MemberRefused."""
 
 
-async def send_somewhere(services: Services, record: UsageRecord, relay: Attempt) -> None:
+async def send_somewhere(services: Services, exchange: Exchange, record: UsageRecord, attempt: Attempt) -> None:
     """Returns when the answer is with the client. Raises GatewayError."""
     failure: MemberFailed | None = None
     for _ in range(MAX_ROUNDS):
         try:
-            decision = route(services, record)
+            decision = _decide(services, exchange, record)
         except RouteError as error:
-            raise as_failure(failure) if failure else as_gateway_error(error, record.asked.request.model) from None
+            raise as_failure(failure) if failure else as_gateway_error(error, record.accepted.request.model) from None
         for member in decision.members[:MAX_REPLICAS]:
             if failure is not None:
                 services.metrics.retries.labels(decision.pool).inc()
+            record.note_member(member)
             try:
-                return await _try(record, relay, decision, member)
+                return await attempt.run(decision, member)
+            except MemberRefused as error:
+                raise as_refusal(error) from error
             except MemberFailed as error:
                 failure = error
                 if not error.is_reachable:
@@ -47,20 +50,15 @@ async def send_somewhere(services: Services, record: UsageRecord, relay: Attempt
     raise as_failure(failure) from failure
 
 
-def route(services: Services, record: UsageRecord) -> Decision:
-    measured = record.measured
+def _decide(services: Services, exchange: Exchange, record: UsageRecord) -> Decision:
+    measured, pool = record.measured, record.pool
     decision = decide(measured.route_request, measured.policy, services.registry.fleet)
+    if exchange.is_started and decision.pool != pool:
+        # Headers that name the pool are with the client, and they must stay true.
+        raise RouteError(f"no replica of {pool} is left")
     record.note_decision(decision)
     return decision
 
 
-async def _try(record: UsageRecord, relay: Attempt, decision: Decision, member: Member) -> None:
-    record.note_member(member)
-    try:
-        await relay.run(decision, member)
-    except MemberRefused as error:
-        raise as_refusal(error) from error
-
-
 def _is_late(services: Services, record: UsageRecord) -> bool:
-    return time.monotonic() - record.asked.received_monotonic_s > services.settings.request_timeout_s
+    return record.elapsed_ms() / 1000 > services.settings.request_timeout_s

@@ -1,170 +1,196 @@
 """One try at one replica: bytes through to the client, counted on their way; accounts closed before the last byte."""
 
-import time
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
-import aiohttp
 import msgspec
 
+from gateway.http.errors import UpstreamRefused
 from gateway.inference.accounts import Accounts
 from gateway.inference.exchange import Exchange
 from gateway.inference.usage_record import UsageRecord
-from gateway.inference.validate import Accepted, Asked
 from gateway.services import Services
-from gateway.upstream.client import MemberFailed, read_all, tiergate_headers
-from gateway.upstream.member_body import member_body
-from gateway.upstream.sse import BrokenStream, ForeignUsage, OpenAIStream, WorkerStream
-from protocol.accounting import ACCOUNTING_HEADER, DONE_EVENT, Accounting
+from gateway.upstream.client import Answer, MemberFailed, MemberRefused
+from gateway.upstream.member_body import member_body, member_headers
+from gateway.upstream.streams.events import BrokenStream
+from gateway.upstream.streams.foreign import ForeignStream
+from gateway.upstream.streams.own import WorkerStream
+from gateway.upstream.streams.whole import read_whole
+from protocol.accounting import DONE_EVENT
+from protocol.errors import ErrorBody
+from protocol.requests import GenerationRequest
 from router.fleet import Member
 from router.policy import Decision
 
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+_ERROR = msgspec.json.Decoder(ErrorBody)
+MemberStream = WorkerStream | ForeignStream
+
 
 class Relay:
+    """`request` is the record's own, as a completion."""
+
     def __init__(
-        self, services: Services, exchange: Exchange, asked: Asked, record: UsageRecord, accounts: Accounts
+        self,
+        services: Services,
+        exchange: Exchange,
+        request: GenerationRequest,
+        record: UsageRecord,
+        accounts: Accounts,
     ) -> None:
         self._services = services
         self._exchange = exchange
-        self._asked = asked
+        self._request = request
         self._record = record
-        self._books = accounts
+        self._accounts = accounts
 
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused; `record.is_delivered` tells whether another replica may follow."""
-        asked = self._asked
+        record = self._record
         body = member_body(
-            asked.request,
+            self._request,
             member,
             model=decision.adapter or member.model_name,
-            max_tokens=self._record.measured.route_request.max_tokens,
-            priority=asked.tier.priority,
-            cache_salt=str(asked.principal.tenant_id),
+            max_tokens=record.measured.route_request.max_tokens,
+            priority=record.accepted.tier.priority,
+            cache_salt=str(record.accepted.principal.tenant_id),
         )
-        async with send_to(member, body, self._services, asked) as response:
-            self._exchange.extra_headers |= route_headers(self._record, decision)
+        async with send_to(member, body, self._services, record) as answer:
+            note_route(self._exchange, record, decision)
             try:
-                if asked.request.stream:
-                    await self._stream(response, decision, member)
+                if self._request.stream:
+                    await self._stream(answer, decision, member)
+                elif answer.is_event_stream:
+                    await self._collect(answer, member)
                 else:
-                    await pass_whole(response, decision, member, self._exchange, self._record, self._books)
+                    await pass_whole(answer, decision, member, self._exchange, record, self._accounts)
             except BrokenStream as error:
                 raise MemberFailed(f"{member.worker_id}: {error}") from error
 
-    async def _stream(self, response: aiohttp.ClientResponse, decision: Decision, member: Member) -> None:
-        stream = self._reader(decision, member)
-        async for chunk in response.content.iter_any():
-            passed_on = stream.feed(chunk)
-            self._count(stream)
-            if passed_on:
-                await self._send(passed_on, has_content=stream.has_content)
-            if stream.is_done:
-                break
-        if stream.error_event:
-            await self._books.close("error")
-            return await self._exchange.finish(DONE_EVENT if stream.is_done else b"")
-        if not stream.is_done:
-            raise MemberFailed(f"{member.worker_id} ended its stream before [DONE]")
-        self._note_figures(stream)
-        await self._books.close("ok")
-        await self._ensure_started()
-        await self._exchange.finish(DONE_EVENT)
-
-    def _reader(self, decision: Decision, member: Member) -> WorkerStream:
+    async def _stream(self, answer: Answer, decision: Decision, member: Member) -> None:
+        stream: MemberStream
         if member.engine == "tiergate":
-            return WorkerStream()
-        options = self._asked.request.stream_options
-        return OpenAIStream(
-            wants_usage=options is not None and options.include_usage,
-            model_at_member=member.model_name,
-            model=decision.model_id,
-        )
+            stream = WorkerStream()
+        else:
+            options = self._request.stream_options
+            wants_usage = options is not None and options.include_usage
+            stream = ForeignStream(wants_usage=wants_usage, model_at_member=member.model_name, model=decision.model_id)
+        exchange, record = self._exchange, self._record
+        while not stream.is_done:
+            passed_on = await self._next(answer, stream, member)
+            if passed_on:
+                if not exchange.is_started:
+                    await exchange.start(200, _HEADERS)
+                record.is_delivered = stream.has_content
+                await exchange.send(passed_on)
+        self._note_figures(stream)
+        await self._accounts.close("ok")
+        if not exchange.is_started:
+            await exchange.start(200, _HEADERS)
+        await exchange.finish(DONE_EVENT)
 
-    def _count(self, stream: WorkerStream) -> None:
+    async def _collect(self, answer: Answer, member: Member) -> None:
+        """A whole answer of a worker of ours, which told its tokens while it was made."""
+        stream = WorkerStream(is_whole=True)
+        parts = []
+        while not stream.is_done:
+            parts.append(await self._next(answer, stream, member))
+        self._note_figures(stream)
+        body = b"".join(parts).removeprefix(b"data: ").removesuffix(b"\n\n")
+        await deliver(body, self._exchange, self._record, self._accounts)
+
+    async def _next(self, answer: Answer, stream: MemberStream, member: Member) -> bytes:
+        """What has come for the client. Raises MemberFailed, MemberRefused or, in mid-answer, UpstreamRefused."""
         record = self._record
-        if stream.num_tokens == record.completion_tokens:
-            return
-        if record.ttft_ms is None:
-            record.note_first_token()
-            assert record.ttft_ms is not None
-            self._services.metrics.ttft.labels(record.pool).observe(record.ttft_ms / 1000)
-        record.completion_tokens = stream.num_tokens
-        self._books.note_progress()
+        chunk = await answer.next_chunk()
+        passed_on = stream.feed(chunk) if chunk else stream.finish()
+        record.is_sent = not stream.is_waiting
+        if stream.num_tokens != record.completion_tokens and record.note_tokens(stream.num_tokens):
+            self._services.metrics.observe_ttft(record.pool, record.elapsed_ms() / 1000)
+        if stream.error is not None:
+            raise _failure(stream.error, member, is_delivered=record.is_delivered)
+        if stream.is_done:
+            answer.end()
+        elif not chunk:
+            raise MemberFailed(f"{member.worker_id} ended its stream before [DONE]")
+        return passed_on
 
-    async def _send(self, chunk: bytes, *, has_content: bool) -> None:
-        await self._ensure_started()
-        if has_content:
-            self._record.is_delivered = True
-        await self._exchange.send(chunk)
-
-    async def _ensure_started(self) -> None:
-        if not self._exchange.is_started:
-            headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-            await self._exchange.start(200, {**headers, "x-accel-buffering": "no"})
-
-    def _note_figures(self, stream: WorkerStream) -> None:
+    def _note_figures(self, stream: MemberStream) -> None:
         if stream.accounting is not None:
             self._record.note_accounting(stream.accounting)
-        elif isinstance(stream, OpenAIStream):
+        else:
             self._record.finish_reason = stream.finish_reason
             self._record.note_foreign_usage(stream.usage)
 
 
-class _Answer(msgspec.Struct):
-    usage: ForeignUsage | None = None
-
-
-_ACCOUNTING = msgspec.json.Decoder(Accounting)
-_ANSWER = msgspec.json.Decoder(_Answer)
-
-
 async def pass_whole(
-    response: aiohttp.ClientResponse,
+    answer: Answer,
     decision: Decision,
     member: Member,
     exchange: Exchange,
     record: UsageRecord,
     accounts: Accounts,
 ) -> None:
-    """Raises MemberFailed."""
-    payload = await read_all(response)
-    accounting = response.headers.get(ACCOUNTING_HEADER)
+    """An answer that is no stream: read whole, its figures noted, and only then passed on. Raises MemberFailed."""
+    body = await answer.read()
+    is_own = member.engine == "tiergate"
+    model = None if is_own or member.model_name == decision.model_id else decision.model_id
     try:
-        if accounting is not None:
-            record.note_accounting(_ACCOUNTING.decode(accounting))
-        else:
-            record.note_foreign_usage(_ANSWER.decode(payload).usage)
-        if member.engine == "openai":
-            payload = msgspec.json.encode({**msgspec.json.decode(payload), "model": decision.model_id})
+        whole = read_whole(body, answer, is_own=is_own, model=model)
     except (msgspec.MsgspecError, TypeError) as error:
         raise MemberFailed(f"{member.worker_id} sent no JSON that we understand: {error}") from error
+    if whole.accounting is not None:
+        record.note_accounting(whole.accounting)
+    else:
+        record.finish_reason = whole.finish_reason
+        record.note_foreign_usage(whole.usage)
+    await deliver(whole.body, exchange, record, accounts)
+
+
+async def deliver(body: bytes, exchange: Exchange, record: UsageRecord, accounts: Accounts) -> None:
     record.is_delivered = True
     await accounts.close("ok")
-    await exchange.answer(200, {"content-type": "application/json"}, payload)
+    await exchange.answer(200, {"content-type": "application/json"}, body)
 
 
-def route_headers(record: UsageRecord, decision: Decision) -> dict[str, str]:
-    headers = {
-        "x-tiergate-model": decision.model_id,
-        "x-tiergate-pool": decision.pool,
-        "x-tiergate-route": decision.reason,
-        "x-tiergate-complexity": f"{decision.complexity:.3f}",
-    }
+def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> None:
+    """The headers that tell what really serves the request, and why."""
+    headers = exchange.extra_headers
+    headers["x-tiergate-model"] = decision.model_id
+    headers["x-tiergate-pool"] = decision.pool
+    headers["x-tiergate-route"] = decision.reason
+    headers["x-tiergate-complexity"] = f"{decision.complexity:.3f}"
     if decision.adapter is not None and record.measured.adapter_name is not None:
         headers["x-tiergate-adapter"] = record.measured.adapter_name
-    return headers
 
 
 def send_to(
-    member: Member, body: bytes, services: Services, asked: Accepted[Any]
-) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-    """As `WorkerClient.post`."""
-    elapsed_s = time.monotonic() - asked.received_monotonic_s
+    member: Member, body: bytes, services: Services, record: UsageRecord
+) -> AbstractAsyncContextManager[Answer]:
+    """As `WorkerClient.post`: in whose name, with which weight, and how long it may still take."""
+    accepted, elapsed_s = record.accepted, record.elapsed_ms() / 1000
     services.metrics.preparation.observe(elapsed_s)
-    headers = tiergate_headers(
-        request_id=asked.request_id,
-        tenant_id=str(asked.principal.tenant_id),
-        weight=asked.tier.weight,
+    headers = member_headers(
+        request_id=accepted.request_id,
+        tenant_id=str(accepted.principal.tenant_id),
+        weight=accepted.tier.weight,
         deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
     )
-    return services.workers.post(member, asked.path, body, headers)
+    record.is_sent = True
+    return services.workers.post(member, accepted.path, body, headers)
+
+
+def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
+    """What a stream's error event means: to the client its own words, unless another replica may still do better."""
+    if is_delivered:
+        return UpstreamRefused(502, body)
+    try:
+        is_refusal = _ERROR.decode(body).error.type == "invalid_request_error"
+    except msgspec.MsgspecError:
+        is_refusal = False
+    if is_refusal:
+        return MemberRefused(400, body)
+    return MemberFailed(f"{member.worker_id} gave the request up: {body[:200]!r}", is_reachable=True)

@@ -6,7 +6,7 @@ from gateway.domain.prices.price_book import PriceTerms
 from gateway.inference.measure import Measured
 from gateway.inference.validate import Accepted
 from gateway.limits.reservation import Reservation
-from gateway.upstream.sse import ForeignUsage
+from gateway.upstream.streams.foreign import ForeignUsage
 from protocol.accounting import Accounting
 from protocol.embeddings import EmbeddingsRequest
 from protocol.requests import GenerationRequest
@@ -17,11 +17,14 @@ from router.policy import Decision
 
 class UsageRecord:
     def __init__(
-        self, asked: Accepted[GenerationRequest | EmbeddingsRequest], measured: Measured, reservation: Reservation
+        self, accepted: Accepted[GenerationRequest | EmbeddingsRequest], measured: Measured, reservation: Reservation
     ) -> None:
-        self.asked = asked
+        self.accepted = accepted
         self.measured = measured
         self.reservation = reservation
+        self.request_id = accepted.request_id
+        self.is_sent = False
+        """A member was given the request, and did not say that it waits there: its prompt is computed."""
         self.is_delivered = False
         """The client was sent some of the answer."""
         self.pool, self.model_id = measured.pools[0].name, measured.pools[0].model_id
@@ -35,6 +38,7 @@ class UsageRecord:
         self.queue_ms = self.compute_ms = 0.0
         self.finish_reason: str | None = None
         self.ttft_ms: float | None = None
+        self._is_free = False
 
     def note_decision(self, decision: Decision) -> None:
         self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
@@ -42,13 +46,20 @@ class UsageRecord:
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
 
     def note_member(self, member: Member) -> None:
+        """Another try begins: what the one before it came to was not delivered."""
         self.worker_id = member.worker_id
+        self.is_sent = False
+        self.completion_tokens = 0
         if member.load is not None:
             self.model_version = f"{self.model_id}@{member.load.model_version}"
 
-    def note_first_token(self) -> None:
-        if self.ttft_ms is None:
-            self.ttft_ms = self._elapsed_ms()
+    def note_tokens(self, num_tokens: int) -> bool:
+        """`num_tokens` of the answer have come so far; whether these are the first."""
+        is_first = self.ttft_ms is None and num_tokens > 0
+        if is_first:
+            self.ttft_ms = self.elapsed_ms()
+        self.completion_tokens = num_tokens
+        return is_first
 
     def note_accounting(self, accounting: Accounting) -> None:
         """The worker's figures are the exact ones."""
@@ -66,28 +77,36 @@ class UsageRecord:
             self.completion_tokens = usage.completion_tokens
 
     def cost_nanousd(self) -> int:
+        if self._is_free:
+            return 0
         return self._price().cost_nanousd(
             prompt_tokens=self.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
         )
 
+    def waive(self) -> None:
+        """The client was told that the request failed: it costs nothing, whatever was computed."""
+        self._is_free = True
+        if not self.is_delivered:
+            self.drop_usage()
+
     def drop_usage(self) -> None:
-        """Nothing was delivered: nothing is billed."""
+        """Nothing was computed for this client."""
         self.prompt_tokens = self.cached_prompt_tokens = self.completion_tokens = 0
 
     def event(self, status: UsageStatus) -> UsageEvent:
-        asked = self.asked
+        accepted = self.accepted
         return UsageEvent(
-            request_id=asked.request_id,
-            client_request_id=asked.client_request_id,
+            request_id=accepted.request_id,
+            client_request_id=accepted.client_request_id,
             worker_id=self.worker_id,
-            tenant_id=str(asked.principal.tenant_id),
-            key_id=str(asked.principal.key_id),
-            user_id=asked.request.user,
+            tenant_id=str(accepted.principal.tenant_id),
+            key_id=str(accepted.principal.key_id),
+            user_id=accepted.request.user,
             model_version=self.model_version,
             pool=self.pool,
-            requested_model=asked.request.model,
+            requested_model=accepted.request.model,
             route_reason=self.reason,
             complexity=self.measured.route_request.complexity,
             adapter_id=self.adapter_id,
@@ -95,20 +114,20 @@ class UsageRecord:
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
             ttft_ms=self.ttft_ms,
-            total_latency_ms=self._elapsed_ms(),
+            total_latency_ms=self.elapsed_ms(),
             queue_ms=self.queue_ms,
             worker_compute_ms=self.compute_ms,
             finish_reason=self.finish_reason,
             status=status,
-            tier=asked.tier.name,
+            tier=accepted.tier.name,
             price_version=self._price().version,
             cost_nanousd=self.cost_nanousd(),
-            timestamp=asked.received_at,
+            timestamp=accepted.received_at,
         )
+
+    def elapsed_ms(self) -> float:
+        return (time.monotonic() - self.accepted.received_monotonic_s) * 1000
 
     def _price(self) -> PriceTerms:
         # The price at arrival holds for the whole request.
-        return self.asked.catalog.prices.price_of(self.model_id, now=self.asked.received_at)
-
-    def _elapsed_ms(self) -> float:
-        return (time.monotonic() - self.asked.received_monotonic_s) * 1000
+        return self.accepted.catalog.prices.price_of(self.model_id, now=self.accepted.received_at)

@@ -1,4 +1,4 @@
-"""What was asked: a validated request, who asks, and when."""
+"""Validate: from a body to a request that keeps its schema, and with it who asks, and when."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,6 @@ _TEXT = msgspec.json.Decoder(CompletionRequest)
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
 MAX_CLIENT_ID_CHARS = 128
 
-
 RequestT_co = TypeVar("RequestT_co", covariant=True)
 
 
@@ -36,12 +35,12 @@ class Accepted(Generic[RequestT_co]):
     received_monotonic_s: float
 
 
-Asked = Accepted[GenerationRequest]
+AcceptedGeneration = Accepted[GenerationRequest]
 
 
 def validate(exchange: Exchange, body: bytes) -> GenerationRequest:
     """Raises ProtocolError or InvalidRequest, naming the field."""
-    if "x-session-id" in exchange.headers:
+    if b"x-session-id" in exchange.headers:
         raise InvalidRequest("sessions are not supported yet; send the whole conversation", param="X-Session-Id")
     is_chat = exchange.path == CHAT_PATH
     request: GenerationRequest = decode_body(body, _CHAT) if is_chat else decode_body(body, _TEXT)
@@ -50,7 +49,7 @@ def validate(exchange: Exchange, body: bytes) -> GenerationRequest:
 
 
 def client_request_id(exchange: Exchange) -> str | None:
-    value = exchange.headers.get("x-client-request-id")
+    value = exchange.headers.get(b"x-client-request-id")
     if value is not None and len(value) > MAX_CLIENT_ID_CHARS:
         raise InvalidRequest(f"at most {MAX_CLIENT_ID_CHARS} characters", param="X-Client-Request-Id")
     return value

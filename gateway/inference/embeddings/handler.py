@@ -33,12 +33,12 @@ def _validate(exchange: Exchange, body: bytes) -> EmbeddingsRequest:
     return request
 
 
-async def _complete(services: Services, exchange: Exchange, asked: Accepted[EmbeddingsRequest]) -> None:
-    measured = await measure(asked, services.registry.fleet, services.bundles)
+async def _complete(services: Services, exchange: Exchange, accepted: Accepted[EmbeddingsRequest]) -> None:
+    measured = await measure(accepted, services.registry.fleet, services.bundles)
     await carry_out(
         services,
         exchange,
-        asked,
+        accepted,
         measured,
-        lambda record, accounts: EmbeddingsRelay(services, exchange, asked, record, accounts),
+        lambda record, accounts: EmbeddingsRelay(services, exchange, accepted, record, accounts),
     )

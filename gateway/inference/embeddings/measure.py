@@ -15,12 +15,12 @@ from router.policy import RouteRequest, possible_pools
 from text.bundle import Bundle, TextTooLong
 
 
-async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: BundleStore) -> Measured:
+async def measure(accepted: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: BundleStore) -> Measured:
     """Raises the GatewayError for an unknown model, a pool not allowed or a text that does not fit."""
-    model, tier = asked.request.model, asked.tier
+    model, tier = accepted.request.model, accepted.tier
     if model == AUTO:
         raise InvalidRequest("name a model: embeddings of different models cannot be compared", param="model")
-    adapter = adapter_of(asked, fleet)
+    adapter = adapter_of(accepted, fleet)
     if adapter is not None and len(adapter.variants) > 1:
         raise InvalidRequest(
             f"the adapter {model!r} has variants for {' and '.join(sorted(adapter.variants))}, whose embeddings cannot "
@@ -28,14 +28,14 @@ async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: Bun
             param="model",
         )
     variants = variants_in(fleet, adapter.variants) if adapter else None
-    route, policy = _route(asked, variants, prompt_tokens=0), tier_policy(tier)
+    route, policy = _route(accepted, variants, prompt_tokens=0), tier_policy(tier)
     try:
         # Where there are several, they serve the same model.
         pool = possible_pools(route, policy, fleet)[0]
     except RouteError as error:
         raise as_gateway_error(error, model) from None
     bundle, window = bundles.bundle_of(pool.name), pool.context_window
-    texts = inputs_of(asked.request)
+    texts = inputs_of(accepted.request)
     try:
         counts = await _count(texts, bundle, limit=window)
     except TextTooLong as error:
@@ -44,10 +44,10 @@ async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: Bun
         raise _too_long(str(max(counts)), window, "context_length_exceeded")
     if tier.context_tokens is not None and max(counts) > tier.context_tokens:
         raise _too_long(str(max(counts)), tier.context_tokens, "context_quota_exceeded")
-    price = asked.catalog.prices.price_of(pool.model_id, now=asked.received_at)
+    price = accepted.catalog.prices.price_of(pool.model_id, now=accepted.received_at)
     return Measured(
         # A bound must not refuse what the member's own tokenizer may take.
-        route_request=_route(asked, variants, prompt_tokens=0 if bundle is None else max(counts)),
+        route_request=_route(accepted, variants, prompt_tokens=0 if bundle is None else max(counts)),
         prompt_tokens=sum(counts),
         num_choices=0,
         policy=policy,
@@ -60,11 +60,11 @@ async def measure(asked: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: Bun
 
 
 def _route(
-    asked: Accepted[EmbeddingsRequest], variants: Mapping[str, str] | None, *, prompt_tokens: int
+    accepted: Accepted[EmbeddingsRequest], variants: Mapping[str, str] | None, *, prompt_tokens: int
 ) -> RouteRequest:
     return RouteRequest(
-        request_id=asked.request_id,
-        model=asked.request.model,
+        request_id=accepted.request_id,
+        model=accepted.request.model,
         variants=variants,
         prompt_tokens=prompt_tokens,
         can_move=False,

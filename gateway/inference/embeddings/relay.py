@@ -1,4 +1,4 @@
-"""One attempt at one replica: the texts there, the vectors back, accounts closed before the client gets them."""
+"""One try at one replica: the texts there, the vectors back, accounts closed before the client gets them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.inference.accounts import Accounts
 from gateway.inference.exchange import Exchange
-from gateway.inference.stream import pass_whole, route_headers, send_to
+from gateway.inference.stream import note_route, pass_whole, send_to
 from gateway.inference.usage_record import UsageRecord
 from gateway.inference.validate import Accepted
 from gateway.services import Services
@@ -20,27 +20,27 @@ class EmbeddingsRelay:
         self,
         services: Services,
         exchange: Exchange,
-        asked: Accepted[EmbeddingsRequest],
+        accepted: Accepted[EmbeddingsRequest],
         record: UsageRecord,
         accounts: Accounts,
     ) -> None:
         self._services = services
         self._exchange = exchange
-        self._asked = asked
+        self._accepted = accepted
         self._record = record
-        self._books = accounts
+        self._accounts = accounts
 
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused."""
-        body = _body(self._asked, decision, member)
-        async with send_to(member, body, self._services, self._asked) as response:
-            self._exchange.extra_headers |= route_headers(self._record, decision)
-            await pass_whole(response, decision, member, self._exchange, self._record, self._books)
+        body = _body(self._accepted, decision, member)
+        async with send_to(member, body, self._services, self._record) as answer:
+            note_route(self._exchange, self._record, decision)
+            await pass_whole(answer, decision, member, self._exchange, self._record, self._accounts)
 
 
-def _body(asked: Accepted[EmbeddingsRequest], decision: Decision, member: Member) -> bytes:
+def _body(accepted: Accepted[EmbeddingsRequest], decision: Decision, member: Member) -> bytes:
     """The client's own priority and salt are dropped."""
-    request = asked.request
+    request = accepted.request
     fields: dict[str, Any] = {
         "model": decision.adapter or member.model_name,
         "input": request.input,
@@ -49,5 +49,5 @@ def _body(asked: Accepted[EmbeddingsRequest], decision: Decision, member: Member
     if request.dimensions is not None:
         fields["dimensions"] = request.dimensions
     if member.engine == "tiergate":
-        fields |= {"priority": asked.tier.priority, "cache_salt": str(asked.principal.tenant_id)}
+        fields |= {"priority": accepted.tier.priority, "cache_salt": str(accepted.principal.tenant_id)}
     return msgspec.json.encode(fields)

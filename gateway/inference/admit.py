@@ -1,0 +1,25 @@
+"""Admit: every limit of the tenant reserved together, or the request refused."""
+
+from typing import Any
+
+from gateway.http.errors import LimitReached
+from gateway.inference.measure import Measured
+from gateway.inference.validate import Accepted
+from gateway.limits.reservation import Admission, Reservation
+from gateway.services import Services
+
+
+async def admit(services: Services, accepted: Accepted[Any], measured: Measured) -> Reservation:
+    admission = Admission(
+        request_id=accepted.request_id,
+        tenant_id=accepted.principal.tenant_id,
+        tier=accepted.tier,
+        tokens=measured.tokens,
+        cost_nanousd=measured.dearest_nanousd,
+        now=accepted.received_at,
+    )
+    try:
+        return await services.limiter.admit(admission)
+    except LimitReached as error:
+        services.metrics.refusals.labels(str(error.code), accepted.tier.name).inc()
+        raise
