@@ -1,11 +1,33 @@
-"""How a worker tells its gateway, inside an SSE stream, what it generated: comment lines that clients ignore.
+"""How a worker tells its gateway what it generated: comment lines in server-sent events, which clients ignore.
+
+A worker tells it only when the header `X-Tiergate-Accounting` asks for it, and the gateway strips the comments:
 
     : tokens 17,4,9          before the data line whose text these ids made (also for ids whose text is held back)
     : accounting {...}       before `data: [DONE]`: the exact final figures of the request
 
-A worker sends them only when asked with the header `X-Tiergate-Accounting: 1`. The gateway strips them.
 An event is the bytes up to and including a blank line; comments stand before their event's data line. A request for
-several answers has one stream: the ids are those of whichever answer goes on, the figures are of all together.
+several answers has one stream: each ids line belongs to one of the answers or to several, the figures to all together.
+
+The header's value says which answers carry the comments:
+
+- `1`: streams, that is, requests with `stream: true`. A whole answer stays plain JSON, with its figures in a response
+  header of the same name.
+- `events`: streams as with `1`, and a whole answer is sent as an event stream, too. While the answer is made, an event
+  of one comment (`: tokens 17,4,9`, blank line) tells all ids since the last such event, at most one every
+  TELL_EVERY_S counted from the request's arrival. At the end comes one write:
+
+      : tokens 17,4,9        the rest; no such line when there is no rest
+      : accounting {...}
+      data: {...}            the bytes of the plain answer
+
+      data: [DONE]
+
+  so that an answer made within TELL_EVERY_S is this one write. Before the first token come `: waiting position=2`
+  notices as in a stream. A failure before the first byte has its HTTP status; a later one ends the stream with
+  `data: {"error": ...}` and without `[DONE]`. Embeddings are answered as with `1`.
+
+Ids that were told count as delivered, even when the connection is dropped afterwards. The worker counts as discarded
+what it generated beyond them, so that both sides add up.
 """
 
 from collections.abc import Iterable
@@ -13,13 +35,14 @@ from collections.abc import Iterable
 import msgspec
 
 ACCOUNTING_HEADER = "x-tiergate-accounting"
+TELL_EVERY_S = 0.2
 TOKENS_PREFIX = b": tokens "
 ACCOUNTING_PREFIX = b": accounting "
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
 class Accounting(msgspec.Struct, kw_only=True, frozen=True):
-    """A request's final figures at the worker. Non-streamed answers carry it, as JSON, in the accounting header.
+    """A request's final figures at the worker.
 
     Each prompt counts once, however many answers it got. queue_ms: until the first began; compute_ms: of the longest.
     """

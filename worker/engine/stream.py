@@ -139,6 +139,10 @@ class JointStream:
         for stream in self._streams:
             stream.close()
 
+    def discard(self, num_tokens: int) -> None:
+        """Count ids that were taken, of any of the streams, but went to nobody."""
+        self._streams[0].discard(num_tokens)
+
     def _take(self) -> list[tuple[int, TokenOutput]]:
         outputs: list[tuple[int, TokenOutput]] = []
         try:

@@ -53,10 +53,9 @@ class Answer:
         for choice in self.choices:
             self._replica.line.leave(choice)
 
-    def discard(self) -> None:
-        """Nothing of it was sent, nor will be."""
-        for choice in self.choices:
-            choice.discard()
+    def discard(self, num_tokens: int) -> None:
+        """Count ids that were taken and went to nobody."""
+        self._tokens.discard(num_tokens)
 
     @property
     def is_finished(self) -> bool:
@@ -64,7 +63,7 @@ class Answer:
 
     @property
     def usage(self) -> Usage:
-        return make_usage(self._job.num_prompt, self._num_completion, cached_tokens=self._num_cached)
+        return make_usage(self._job.num_prompt, self.num_completion, cached_tokens=self._num_cached)
 
     @property
     def accounting(self) -> Accounting:
@@ -72,7 +71,7 @@ class Answer:
         return Accounting(
             prompt_tokens=self._job.num_prompt,
             cached_prompt_tokens=self._num_cached,
-            completion_tokens=self._num_completion,
+            completion_tokens=self.num_completion,
             queue_ms=min((last.queue_ms for last in lasts), default=0.0),
             compute_ms=max((last.compute_ms for last in lasts), default=0.0),
             worker_id=self._replica.worker_id,
@@ -80,7 +79,8 @@ class Answer:
         )
 
     @property
-    def _num_completion(self) -> int:
+    def num_completion(self) -> int:
+        """Tokens of all choices so far."""
         return sum(choice.num_completion for choice in self.choices)
 
     @property

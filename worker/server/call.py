@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
@@ -15,11 +15,15 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """is_trusted: presented the worker key. deadline_at: `time.monotonic()`."""
+    """is_trusted: presented the worker key. deadline_at: `time.monotonic()`.
+
+    wants_events: a whole answer, too, is to be accounted for while it is made; see `protocol.accounting`.
+    """
 
     request_id: str
     is_trusted: bool
     wants_accounting: bool
+    wants_events: bool
     tenant: str = ""
     weight: float = 1.0
     deadline_at: float | None = None
@@ -38,14 +42,18 @@ def read_call(headers: Mapping[str, str], *, has_key: bool) -> Call:
     asked_id = headers.get("x-request-id", "")
     request_id = asked_id if _REQUEST_ID.fullmatch(asked_id) else str(make_uuid7(time.time_ns() // 1_000_000))
     # Without a key the worker listens on loopback only: whoever got here may see the figures, but sets no priorities.
-    call = Call(request_id=request_id, is_trusted=has_key, wants_accounting=headers.get(ACCOUNTING_HEADER) == "1")
+    accounting = headers.get(ACCOUNTING_HEADER)
+    call = Call(
+        request_id=request_id,
+        is_trusted=has_key,
+        wants_accounting=accounting in ("1", "events"),
+        wants_events=accounting == "events",
+    )
     if not has_key:
         return call
     deadline_ms = _number(headers, "x-tiergate-deadline-ms")
-    return Call(
-        request_id=request_id,
-        is_trusted=True,
-        wants_accounting=call.wants_accounting,
+    return replace(
+        call,
         tenant=headers.get("x-tiergate-tenant", ""),
         weight=_number(headers, "x-tiergate-weight") or 1.0,
         deadline_at=None if deadline_ms is None else time.monotonic() + deadline_ms / 1e3,

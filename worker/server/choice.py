@@ -82,10 +82,6 @@ class Choice:
             finish_reason=self.finish_reason,
         )
 
-    def discard(self) -> None:
-        """What was taken goes to nobody, and counts so."""
-        self._tokens.discard(self.num_completion)
-
     def _open(self, prompt_logprobs: Sequence[TokenLogprobs]) -> tuple[str, list[ScoredToken]]:
         """The echoed prompt."""
         if self._echo is None:

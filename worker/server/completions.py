@@ -16,10 +16,11 @@ from worker.server.choice import Piece
 from worker.server.chunks import encode_whole
 from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.errors import error_response
-from worker.server.events import write_events
+from worker.server.events import EventWriter, StreamWriter, write_events
 from worker.server.intake import Job, make_job
 from worker.server.replica import Replica
 from worker.server.waiting import Waiting
+from worker.server.whole_events import WholeAnswerWriter
 
 _INLINE_BYTES = 16_384
 """A body up to this length is rendered and tokenised in a few milliseconds; a longer one goes to a thread."""
@@ -56,26 +57,34 @@ class CompletionsEndpoint:
         else:
             job = make_job(replica, body, call, is_chat=self._is_chat)
         answer = Answer(replica, job)
+        tokenizer = replica.bundle.tokenizer
         try:
-            await (_stream if job.is_stream else _whole)(job, answer, replica, send)
+            if job.is_stream:
+                await _send_events(StreamWriter(job, answer, tokenizer), job, answer, replica, send)
+            elif job.tells_progress:
+                await _send_events(WholeAnswerWriter(job, answer, tokenizer), job, answer, replica, send)
+            else:
+                await _send_whole(job, answer, replica, send)
         finally:
             answer.close()
 
 
-async def _stream(job: Job, answer: Answer, replica: Replica, send: Send) -> None:
+async def _send_events(writer: EventWriter, job: Job, answer: Answer, replica: Replica, send: Send) -> None:
     """The status goes out with the first event, so that an early failure still gets a status of its own."""
     is_started = False
-    async with aclosing(write_events(job, answer, replica)) as events:
+    async with aclosing(write_events(writer, answer, replica)) as events:
         async for event in events:
             if not is_started:
                 is_started = True
                 headers = _headers(job, b"text/event-stream")
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+            # With the last event goes the end of the body, so that both are one write.
+            await send({"type": "http.response.body", "body": event, "more_body": not answer.is_finished})
+    if not answer.is_finished:
+        await send({"type": "http.response.body", "body": b""})
 
 
-async def _whole(job: Job, answer: Answer, replica: Replica, send: Send) -> None:
+async def _send_whole(job: Job, answer: Answer, replica: Replica, send: Send) -> None:
     pieces: list[Piece] = []
     try:
         async with aclosing(answer.pieces()) as arrivals:
@@ -84,7 +93,7 @@ async def _whole(job: Job, answer: Answer, replica: Replica, send: Send) -> None
                     pieces += arrival
     except BaseException:
         # The client left, or the engine gave it up: what came until then is not sent.
-        answer.discard()
+        answer.discard(answer.num_completion)
         raise
     body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]

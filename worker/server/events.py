@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from typing import Protocol
 
 from protocol.accounting import DONE_EVENT, accounting_comment, data_event, tokens_comment
 from protocol.errors import encode_error
@@ -19,16 +20,27 @@ from worker.server.waiting import Waiting
 log = logging.getLogger("tiergate.server")
 
 
-class EventWriter:
-    """Writes each event's bytes; with accounting, each with the ids that made it in a comment before its data."""
+class EventWriter(Protocol):
+    """num_untold: ids that were taken from the engine and are in no event that was sent."""
+
+    num_untold: int
+
+    def add(self, pieces: list[Piece]) -> bytes:
+        """The events to send now that `pieces` have come, as one write; they may be none. The last `add` is the one
+        after which the answer is finished."""
+
+
+class StreamWriter:
+    """Writes each piece's events; with accounting, a comment before the data line tells the ids that made it."""
 
     def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
         self._job = job
         self._answer = answer
         self._chunks = ChunkWriter(job, tokenizer)
+        self.num_untold = 0
 
-    def pieces(self, pieces: list[Piece]) -> bytes:
-        """Everything that came at a time, as one write."""
+    def add(self, pieces: list[Piece]) -> bytes:
+        self.num_untold += sum(len(piece.token_ids) for piece in pieces)
         return b"".join([part for piece in pieces for part in self._piece(piece)] + list(self._ending()))
 
     def _piece(self, piece: Piece) -> Iterator[bytes]:
@@ -55,26 +67,33 @@ class EventWriter:
         return self._answer.usage if self._job.usage_in_each else None
 
 
-async def write_events(job: Job, answer: Answer, replica: Replica) -> AsyncGenerator[bytes]:
-    """Ends with `[DONE]`, or with an error event, which is counted. Raises EngineError before anything was written."""
-    writer = EventWriter(job, answer, replica.bundle.tokenizer)
+async def write_events(writer: EventWriter, answer: Answer, replica: Replica) -> AsyncGenerator[bytes]:
+    """Ends with `[DONE]`, or with an error event, which is counted. Before anything was written, raises instead.
+
+    An event counts as sent when the next one is asked for; ids that were in none count as discarded.
+    """
     has_written = False
     try:
         async with aclosing(answer.pieces()) as arrivals:
             async for arrival in arrivals:
-                event = _notice(arrival) if isinstance(arrival, Waiting) else writer.pieces(arrival)
+                event = _notice(arrival) if isinstance(arrival, Waiting) else writer.add(arrival)
                 if event:
                     has_written = True
                     yield event
+                    writer.num_untold = 0
     except EngineError as error:
         if not has_written:
             raise
         replica.metrics.count_failed(error.code or "engine_error")
         yield data_event(error.body())
     except Exception:
+        if not has_written:
+            raise
         log.exception("a stream broke")
         replica.metrics.count_failed("internal_error")
         yield data_event(encode_error("an internal error; it was logged", type="server_error", code="internal_error"))
+    finally:
+        answer.discard(writer.num_untold)
 
 
 def _notice(waiting: Waiting) -> bytes:

@@ -39,6 +39,7 @@ class Job:
     """n: answers to each prompt; their indexes go through the prompts in order.
 
     arrived_at: `time.monotonic()`; stops: stop strings; has_tools: tool calls are looked for in the answer.
+    tells_progress: the answer is whole, and its token ids are told while it is made.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class Job:
     includes_usage: bool
     usage_in_each: bool
     wants_accounting: bool
+    tells_progress: bool
 
     @property
     def num_choices(self) -> int:
@@ -89,6 +91,7 @@ def make_job(replica: Replica, body: bytes, call: Call, *, is_chat: bool) -> Job
         includes_usage=options is not None and options.include_usage,
         usage_in_each=options is not None and options.include_usage and options.continuous_usage_stats,
         wants_accounting=call.wants_accounting,
+        tells_progress=call.wants_events and not asked.stream,
     )
 
 

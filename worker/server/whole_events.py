@@ -1,0 +1,43 @@
+"""A whole answer that is accounted for while it is made; `protocol.accounting` describes the events."""
+
+import time
+
+from protocol.accounting import DONE_EVENT, TELL_EVERY_S, accounting_comment, data_event, tokens_comment
+from text.tokenizer import Tokenizer
+from worker.server.answer import Answer
+from worker.server.choice import Piece
+from worker.server.chunks import encode_whole
+from worker.server.intake import Job
+
+
+class WholeAnswerWriter:
+    """Collects the pieces, tells their ids now and then, and sends the answer with the last of them."""
+
+    def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
+        self._job = job
+        self._answer = answer
+        self._tokenizer = tokenizer
+        self._told_at = job.arrived_at
+        self._pieces: list[Piece] = []
+        self._untold_ids: list[int] = []
+        self.num_untold = 0
+
+    def add(self, pieces: list[Piece]) -> bytes:
+        self._pieces += pieces
+        self._untold_ids += [token_id for piece in pieces for token_id in piece.token_ids]
+        self.num_untold = len(self._untold_ids)
+        if self._answer.is_finished:
+            return self._tell() + self._ending()
+        now = time.monotonic()
+        if now - self._told_at < TELL_EVERY_S or not self._untold_ids:
+            return b""
+        self._told_at = now
+        return self._tell() + b"\n"
+
+    def _tell(self) -> bytes:
+        token_ids, self._untold_ids = self._untold_ids, []
+        return tokens_comment(token_ids) if token_ids else b""
+
+    def _ending(self) -> bytes:
+        body = encode_whole(self._job, self._pieces, self._answer.usage, self._tokenizer)
+        return accounting_comment(self._answer.accounting) + data_event(body) + DONE_EVENT
