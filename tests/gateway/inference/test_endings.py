@@ -33,16 +33,26 @@ async def test_leaving_ends_the_work_and_bills_what_was_sent(gateway: Gateway, w
     await eventually(lambda: large.load()["num_running"] == 0)
 
 
-async def test_leaving_before_the_answer_costs_nothing(gateway: Gateway) -> None:
-    key = await gateway.make_key()
+async def test_leaving_a_whole_answer_pays_for_the_prompt_and_for_what_was_generated(
+    gateway: Gateway, workers: list[WorkerProcess]
+) -> None:
+    key, large = await gateway.make_key(), workers[1]
+    before = large.load()
     async with gateway.client(key) as client:
         request = asyncio.create_task(client.post("/chat/completions", json=LONG | {"stream": False}))
-        await eventually(lambda: gateway.services.outbox.num_under_way)
+        under_way = gateway.services.outbox._under_way
+        await eventually(lambda: any(each is not None and each.completion_tokens for each in under_way.values()))
         request.cancel()
         await asyncio.wait([request])
     await eventually(lambda: len(durable_events(gateway)) == 1)
     [event] = durable_events(gateway)
-    assert (event.status, event.completion_tokens, event.cost_nanousd) == ("cancelled", 0, 0)
+    assert event.status == "cancelled"
+    assert 0 < event.completion_tokens < 400
+    assert event.cost_nanousd == event.prompt_tokens * 100 + event.completion_tokens * 400
+    await eventually(lambda: large.load()["num_running"] == 0)
+    after = large.load()
+    made, discarded = (after[name] - before[name] for name in ("completion_tokens_total", "discarded_tokens_total"))
+    assert made == event.completion_tokens + discarded, "worker and gateway count the same tokens"
 
 
 async def test_a_stream_under_way_ends_in_peace_while_the_gateway_drains(
