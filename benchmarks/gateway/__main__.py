@@ -1,0 +1,95 @@
+"""What the gateway costs beside a bare relay on the same stack, with all its features on.
+
+python -m benchmarks.gateway [--only NAME] [--quick] [--dialect foreign|own|both] [--rounds N] [--profile FILE]
+
+Upstream and load are programs in C on one core, the gateway and Valkey on another; the database is SQLite, limits,
+routing, outbox and metrics are on, consumer and ClickHouse are not started. Exit status 1 when a gate is missed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gateway.machine import assign_cores, describe
+from benchmarks.gateway.report import Report
+from benchmarks.gateway.servers import Dialect, raise_file_limit
+from benchmarks.gateway.stage import Stage, open_stage
+from benchmarks.gateway.throughput import (
+    Contest,
+    measure_chunks,
+    measure_latency,
+    measure_long_streams,
+    measure_requests,
+)
+from benchmarks.platform import end_on_sigterm
+
+DIALECTS: dict[str, Sequence[Dialect]] = {"foreign": ("foreign",), "own": ("own",), "both": ("foreign", "own")}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long things are done, in seconds."""
+
+    contest_s: float
+
+
+NORMAL = Lengths(contest_s=5)
+QUICK = Lengths(contest_s=2)
+
+
+def main() -> int:
+    arguments = _parse()
+    end_on_sigterm()
+    raise_file_limit()
+    cores, report = assign_cores(), Report()
+    if not cores.are_apart:
+        print("there is only one core: gateway and load share it, so the figures say little", file=sys.stderr)
+    with open_stage(cores, DIALECTS[arguments.dialect], profile=arguments.profile) as stage:
+        print(f"{describe(stage.site.folder)}", file=sys.stderr)
+        lengths = QUICK if arguments.quick else NORMAL
+        names = arguments.only or list(ROWS)
+        throughput = [measure for name, measure in THROUGHPUT.items() if name in names]
+        if throughput:
+            _measure_throughput(stage, throughput, report, seconds=lengths.contest_s, num_rounds=arguments.rounds)
+    report.print_table()
+    return 0 if report.has_passed else 1
+
+
+THROUGHPUT: dict[str, Callable[[Contest, Report], None]] = {
+    "requests": measure_requests,
+    "latency": measure_latency,
+    "chunks": measure_chunks,
+    "long-streams": measure_long_streams,
+}
+ROWS = [*THROUGHPUT]
+
+
+def _measure_throughput(
+    stage: Stage,
+    measures: Sequence[Callable[[Contest, Report], None]],
+    report: Report,
+    *,
+    seconds: float,
+    num_rounds: int,
+) -> None:
+    with stage.relay() as (relay_process, relay), stage.gateway("throughput") as (gateway, dialects):
+        contest = Contest(stage.load, gateway, relay_process, relay, stage.direct, dialects, seconds, num_rounds)
+        for measure in measures:
+            measure(contest, report)
+
+
+def _parse() -> argparse.Namespace:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=ROWS, help="this row; may be given several times")
+    parser.add_argument("--quick", action="store_true", help="short runs: for a look, not for a verdict")
+    parser.add_argument("--dialect", choices=DIALECTS, default="both")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="run each gateway under cProfile, into FILE.NAME")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
