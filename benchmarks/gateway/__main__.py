@@ -8,14 +8,18 @@ routing, outbox and metrics are on, consumer and ClickHouse are not started. Exi
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from benchmarks.gateway.machine import assign_cores, describe
-from benchmarks.gateway.report import Report
+from benchmarks.gateway.load import WrongAnswers
+from benchmarks.gateway.machine import Others, assign_cores, describe
+from benchmarks.gateway.overload import measure_overload
+from benchmarks.gateway.report import Gate, Report, Row
 from benchmarks.gateway.servers import Dialect, raise_file_limit
 from benchmarks.gateway.stage import Stage, open_stage
+from benchmarks.gateway.streams import measure_nine_thousand, measure_ten_thousand, measure_thousand
 from benchmarks.gateway.throughput import (
     Contest,
     measure_chunks,
@@ -33,27 +37,37 @@ class Lengths:
     """How long things are done, in seconds."""
 
     contest_s: float
+    hold_s: float
+    """Of streams, beyond the ramp."""
+    overload_s: float
 
 
-NORMAL = Lengths(contest_s=5)
-QUICK = Lengths(contest_s=2)
+NORMAL = Lengths(contest_s=5, hold_s=12, overload_s=60)
+QUICK = Lengths(contest_s=2, hold_s=4, overload_s=8)
 
 
 def main() -> int:
     arguments = _parse()
     end_on_sigterm()
     raise_file_limit()
-    cores, report = assign_cores(), Report()
+    cores, report, others = assign_cores(), Report(), Others()
     if not cores.are_apart:
         print("there is only one core: gateway and load share it, so the figures say little", file=sys.stderr)
     with open_stage(cores, DIALECTS[arguments.dialect], profile=arguments.profile) as stage:
         print(f"{describe(stage.site.folder)}", file=sys.stderr)
         lengths = QUICK if arguments.quick else NORMAL
         names = arguments.only or list(ROWS)
-        throughput = [measure for name, measure in THROUGHPUT.items() if name in names]
+        throughput = {name: measure for name, measure in THROUGHPUT.items() if name in names}
         if throughput:
             _measure_throughput(stage, throughput, report, seconds=lengths.contest_s, num_rounds=arguments.rounds)
+        for name, measure in STREAMS.items():
+            if name in names:
+                _add_rows(name, partial(measure, stage, report, lengths.hold_s), report)
+        if OVERLOAD in names:
+            seconds = arguments.seconds or lengths.overload_s
+            _add_rows(OVERLOAD, partial(measure_overload, stage, report, seconds), report)
     report.print_table()
+    print(f"other processes kept {others.busy_cores():.2f} cores busy meanwhile", file=sys.stderr)
     return 0 if report.has_passed else 1
 
 
@@ -63,12 +77,18 @@ THROUGHPUT: dict[str, Callable[[Contest, Report], None]] = {
     "chunks": measure_chunks,
     "long-streams": measure_long_streams,
 }
-ROWS = [*THROUGHPUT]
+STREAMS: dict[str, Callable[[Stage, Report, float], None]] = {
+    "streams-1000": measure_thousand,
+    "streams-9000": measure_nine_thousand,
+    "streams-10000": measure_ten_thousand,
+}
+OVERLOAD = "overload"
+ROWS = [*THROUGHPUT, *STREAMS, OVERLOAD]
 
 
 def _measure_throughput(
     stage: Stage,
-    measures: Sequence[Callable[[Contest, Report], None]],
+    measures: Mapping[str, Callable[[Contest, Report], None]],
     report: Report,
     *,
     seconds: float,
@@ -76,8 +96,17 @@ def _measure_throughput(
 ) -> None:
     with stage.relay() as (relay_process, relay), stage.gateway("throughput") as (gateway, dialects):
         contest = Contest(stage.load, gateway, relay_process, relay, stage.direct, dialects, seconds, num_rounds)
-        for measure in measures:
-            measure(contest, report)
+        for name, measure in measures.items():
+            _add_rows(name, partial(measure, contest, report), report)
+
+
+def _add_rows(name: str, measure: Callable[[], None], report: Report) -> None:
+    """Where answers are wrong the gate is missed, and the other rows are measured all the same."""
+    try:
+        measure()
+    except WrongAnswers as error:
+        missed = Gate(">=", 0)
+        report.add(Row(benchmark=name, unit="", value=None, gate=missed, details={"reason": str(error)}))
 
 
 def _parse() -> argparse.Namespace:
@@ -87,6 +116,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short runs: for a look, not for a verdict")
     parser.add_argument("--dialect", choices=DIALECTS, default="both")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, help="of overload; default: 60")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="run each gateway under cProfile, into FILE.NAME")
     return parser.parse_args()
 

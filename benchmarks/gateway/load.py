@@ -78,18 +78,22 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def p50_ms(self) -> float:
-        """Of the right answers. Raises SystemExit when there are none."""
+        """Of the right answers. Raises WrongAnswers when there are none."""
         times = self.status.get("200")
         if times is None or times.p50_ms is None:
-            raise SystemExit(f"not one answer with status 200: {self}")
+            raise WrongAnswers(f"not one answer with status 200: {self}")
         return times.p50_ms
 
 
+class WrongAnswers(Exception):
+    """A rate of wrong answers is no figure."""
+
+
 def check_right(target: "Target", seen: Seen) -> None:
-    """Raises SystemExit: a rate of wrong answers is no figure."""
+    """Raises WrongAnswers."""
     if seen.num_wrong or not seen.num_ok:
         counts = {status: times.count for status, times in seen.status.items()}
-        raise SystemExit(f"{target.name} gave wrong answers: {counts}, {seen.failed}")
+        raise WrongAnswers(f"{target.name} gave wrong answers: {counts}, {seen.failed}")
 
 
 @dataclass(frozen=True)
@@ -169,9 +173,10 @@ class Load:
             target, target.request(), watch=watch, connections=connections, rate=rate, seconds=seconds, patience=20
         )
 
-    def burst(self, target: Target, *, connections: int, pause_ms: int) -> Seen:
-        """One request on each connection, all at once."""
-        return self._run(target, target.request(pause_ms=pause_ms), connections=connections, each=1, patience=60)
+    def burst(self, target: Target, *, connections: int, chunks_each: int) -> Seen:
+        """One stream on each connection, all at once, as fast as they come."""
+        request = target.request(num_chunks=chunks_each)
+        return self._run(target, request, connections=connections, each=1, chunks=chunks_each, seconds=60)
 
     def _run(
         self, target: Target, request: bytes, *, watch: Callable[[], None] | None = None, **options: float

@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,7 +66,42 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def rss_bytes(processes: Iterable[psutil.Process]) -> int:
-    return int(sum(process.memory_info().rss for process in processes))
+    """Of those that are still there."""
+    total = 0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            total += int(process.memory_info().rss)
+    return total
+
+
+def move(processes: Iterable[psutil.Process], cores: frozenset[int]) -> None:
+    """To other cores, with all their threads."""
+    for process in processes:
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, cores)
+
+
+class Others:
+    """How much of the machine other processes took while this one and all that it started were at work."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._busy_s, self._ours_s = _busy_s(), _ours_s()
+
+    def busy_cores(self) -> float:
+        """Right only when everything that was started has ended."""
+        others_s = _busy_s() - self._busy_s - (_ours_s() - self._ours_s)
+        return max(0.0, others_s / (time.monotonic() - self._started))
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + getattr(times, "softirq", 0) + getattr(times, "irq", 0))
+
+
+def _ours_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def sync_ms(folder: Path) -> float:

@@ -51,12 +51,15 @@ class Stage:
 
 
 @contextmanager
-def open_stage(cores: Cores, dialects: Sequence[Dialect], *, profile: Path | None = None) -> Iterator[Stage]:
+def open_stage(
+    cores: Cores, dialects: Sequence[Dialect], *, profile: Path | None = None, database_url: str = ""
+) -> Iterator[Stage]:
+    """`database_url`: SQLAlchemy's, of an empty database; without one, a file of SQLite in the folder."""
     with (
         tempfile.TemporaryDirectory(prefix="tiergate-benchmark-") as name,
         running_upstreams(cores) as upstreams,
         running_valkey(Path(name), cores) as redis_url,
     ):
-        site = Site(Path(name), redis_url, upstreams, cores)
+        site = Site(Path(name), redis_url, upstreams, cores, database_url)
         site.migrate()
         yield Stage(site, Load(cores), dialects, profile)

@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from benchmarks.gateway.load import Load, Target
+from benchmarks.gateway.load import Load, Target, WrongAnswers, check_right
 from benchmarks.gateway.machine import Cores, assign_cores
 from benchmarks.gateway.report import Gate, Row
 from benchmarks.gateway.servers import Upstreams, running_relay, running_upstreams
@@ -84,8 +84,8 @@ def test_an_open_loop_keeps_its_rate(load: Load, foreign: Target) -> None:
 
 
 def test_a_burst_sends_one_request_on_each_connection(load: Load, own: Target) -> None:
-    seen = load.burst(own, connections=100, pause_ms=10)
-    assert (seen.num_ok, seen.num_wrong) == (100, 0)
+    seen = load.burst(own, connections=100, chunks_each=3)
+    assert (seen.num_ok, seen.num_wrong, seen.chunks) == (100, 0, 300)
 
 
 def test_streams_of_another_length_are_wrong(load: Load, foreign: Target) -> None:
@@ -136,6 +136,12 @@ def test_the_bare_relay_passes_whole_answers_and_streams(load: Load, upstreams: 
         assert len(post(target).content) == 370
         seen = load.streams(target, count=5, ramp_s=0, pause_ms=10, hold_s=0.1)
     assert (seen.num_ok, seen.num_wrong, seen.chunks) == (5, 0, 50)
+
+
+def test_wrong_answers_are_no_rate(load: Load, foreign: Target) -> None:
+    other = Target("other", foreign.ports, model="[3 chunks, 0 ms]")
+    with pytest.raises(WrongAnswers, match="other"):
+        check_right(other, load.flood(other, connections=1, seconds=0.1, chunks_each=50))
 
 
 def test_a_figure_that_is_missing_passes_no_gate() -> None:

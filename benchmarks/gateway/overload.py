@@ -1,0 +1,96 @@
+"""Twice what the gateway can do: quick refusals, no false alarm about Valkey, and normal right afterwards."""
+
+import time
+from collections.abc import Callable
+
+from benchmarks.gateway.load import Seen, Target, check_right
+from benchmarks.gateway.report import Gate, Report, Row
+from benchmarks.gateway.servers import Gateway
+from benchmarks.gateway.stage import Stage
+
+FACTOR = 2.0
+QUICK_MS = 500.0
+"""What a refusal may take, p99."""
+SERVED_MS = 1000.0
+"""What an answer may take, p99: who is let in under overload must not have waited in a hidden queue."""
+RECOVERY_S = 2.0
+_CONCURRENCY = 64
+_CONNECTIONS = 4000
+_NORMAL_S = 3.0
+_NUM_TRIES = 2
+_METRIC = "tiergate_limiter_is_local"
+_EXPECTED = frozenset({"200", "429", "503"})
+
+
+def measure_overload(stage: Stage, report: Report, seconds: float) -> None:
+    with stage.gateway("overload") as (gateway, dialects):
+        for target in dialects.values():
+            _measure(stage, gateway, target, report, seconds)
+
+
+def _measure(stage: Stage, gateway: Gateway, target: Target, report: Report, seconds: float) -> None:
+    def normal() -> Seen:
+        return stage.load.closed(target, connections=_CONCURRENCY, seconds=_NORMAL_S)
+
+    tries = [normal() for _ in range(_NUM_TRIES)]
+    for seen in tries:
+        check_right(target, seen)
+    # The better one: twice too little would be no overload.
+    before = max(seen.requests_per_s for seen in tries)
+    is_local, watch = _metric_watcher(gateway)
+    seen = stage.load.open_loop(target, rate=FACTOR * before, connections=_CONNECTIONS, seconds=seconds, watch=watch)
+    time.sleep(RECOVERY_S)
+    again = normal()
+    after = again.requests_per_s if again.num_wrong == 0 else 0.0
+    is_local.append(gateway.metric(_METRIC))
+    _report(target.name, seen, is_local, before, after, report)
+
+
+def _metric_watcher(gateway: Gateway) -> tuple[list[float | None], Callable[[], None]]:
+    """What /metrics said, about once a second; None where it gave no answer."""
+    said: list[float | None] = []
+    next_at = time.monotonic()
+
+    def watch() -> None:
+        nonlocal next_at
+        if time.monotonic() >= next_at:
+            said.append(gateway.metric(_METRIC))
+            next_at = time.monotonic() + 1
+
+    return said, watch
+
+
+def _report(
+    dialect: str, seen: Seen, is_local: list[float | None], before: float, after: float, report: Report
+) -> None:
+    def add(name: str, unit: str, value: float, gate: Gate, details: dict[str, object] | None = None) -> None:
+        own_gate = gate if dialect == "foreign" else None
+        benchmark = f"overload.{name}.{dialect}"
+        report.add(Row(benchmark=benchmark, unit=unit, value=value, gate=own_gate, details=details or {}))
+
+    num_other = sum(times.count for status, times in seen.status.items() if status not in _EXPECTED)
+    answers: dict[str, object] = {
+        "offered_per_s": FACTOR * before,
+        "status": {status: times.count for status, times in seen.status.items()},
+        "failed": {"connect": seen.failed.connect, "closed": seen.failed.closed, "unanswered": seen.failed.unanswered},
+        "no_retry_after": seen.no_retry_after,
+        "p99_ms": {status: times.p99_ms for status, times in seen.status.items()},
+    }
+    add("wrong_answers", "requests", seen.failed.total + num_other + seen.no_retry_after, Gate("<=", 0), answers)
+    # With all connections busy a request cannot even be offered, and the load is less than it should be.
+    offered = seen.num_answers + seen.failed.total + seen.no_connection
+    add("not_offered", "of all", seen.no_connection / max(1, offered), Gate("<=", 0.01))
+    add("refusal_p99", "ms", _p99_ms(seen, "503"), Gate("<=", QUICK_MS))
+    add("answer_p99", "ms", _p99_ms(seen, "200"), Gate("<=", SERVED_MS))
+    add("local_answers", "requests", seen.local, Gate("<=", 0))
+    told = [value for value in is_local if value is not None]
+    silent: dict[str, object] = {"samples": len(told), "without_answer": len(is_local) - len(told)}
+    add("limiter_is_local", "at most", max(told, default=1.0), Gate("<=", 0), silent)
+    rates: dict[str, object] = {"before_per_s": before, "after_per_s": after}
+    add("normal_afterwards", "of before", after / before, Gate(">=", 0.8), rates)
+
+
+def _p99_ms(seen: Seen, status: str) -> float:
+    """Zero where there is no such answer."""
+    times = seen.status.get(status)
+    return 0.0 if times is None or times.p99_ms is None else times.p99_ms
