@@ -10,6 +10,7 @@ from benchmarks.gateway.load import Load, Target, WrongAnswers, check_right
 from benchmarks.gateway.machine import Cores, assign_cores
 from benchmarks.gateway.report import Gate, Row
 from benchmarks.gateway.servers import Upstreams, running_relay, running_upstreams
+from benchmarks.limits import SHAPES
 from protocol.accounting import ACCOUNTING_HEADER, ACCOUNTING_PREFIX, TOKENS_PREFIX, Accounting, parse_accounting
 from protocol.load import LoadReport
 from protocol.responses import ChatCompletion, ChatCompletionChunk
@@ -142,6 +143,10 @@ def test_wrong_answers_are_no_rate(load: Load, foreign: Target) -> None:
     other = Target("other", foreign.ports, model="[3 chunks, 0 ms]")
     with pytest.raises(WrongAnswers, match="other"):
         check_right(other, load.flood(other, connections=1, seconds=0.1, chunks_each=50))
+
+
+def test_each_burst_meets_one_limit_first() -> None:
+    assert {shape.binds: shape.max_passed for shape in SHAPES} == {"requests": 100, "tokens": 50, "budget": 50}
 
 
 def test_a_figure_that_is_missing_passes_no_gate() -> None:
