@@ -43,7 +43,7 @@ from gateway.inference.probes import router as probes_router
 from gateway.inference.tokens import router as tokens_router
 from gateway.inference.validate import CHAT_PATH, TEXT_PATH
 from gateway.limits.leases import LeaseKeeper
-from gateway.limits.limiter import Limiter
+from gateway.limits.limiter import open_limiter
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
 from gateway.metrics import Metrics
@@ -53,7 +53,7 @@ from gateway.settings import ConfigError, GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.configured_members import FixedMembers
-from gateway.upstream.registry import Registry
+from gateway.upstream.registry import READ_DEADLINE_S, Registry
 
 Loop = Coroutine[Any, Any, None]
 
@@ -70,7 +70,6 @@ class Running:
 async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], bool]) -> AsyncIterator[Running]:
     """Open everything that `settings` names. Raises ConfigError naming the field."""
     incarnation = uuid4().hex
-    deadline_s = settings.redis_deadline_ms / 1000
     async with AsyncExitStack() as stack:
         sessions = await stack.enter_async_context(open_sessions(settings.sql_url))
         catalog = CatalogCache(sessions)
@@ -79,11 +78,15 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
         outbox = await stack.enter_async_context(Outbox(settings.data_dir, incarnation))
         usage = UsageQueries(settings.clickhouse_url)
         stack.push_async_callback(usage.close)
-        redis = connect_redis(settings.redis_url, deadline_s=deadline_s)
+        redis = connect_redis(settings.redis_url, deadline_s=READ_DEADLINE_S)
         stack.push_async_callback(redis.aclose)
         ledger = UsageLedger(usage, data_dir=settings.data_dir, has_clickhouse=settings.clickhouse_url is not None)
-        limiter = Limiter(redis, ledger, deadline_s=deadline_s)
-        leases = LeaseKeeper(redis, limiter, incarnation=incarnation, deadline_s=deadline_s)
+        limiter = await stack.enter_async_context(
+            open_limiter(
+                settings.redis_url, ledger, deadline_s=settings.redis_deadline_ms / 1000, incarnation=incarnation
+            )
+        )
+        leases = LeaseKeeper(limiter)
         workers = await stack.enter_async_context(WorkerClient(settings))
         fixed = FixedMembers(settings, workers)
         registry = Registry(redis, catalog, fixed, settings)
@@ -111,6 +114,7 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
             lambda: [
                 keyring.refresh_forever(),
                 catalog.refresh_forever(),
+                limiter.run_forever(),
                 limiter.settlements.drain_forever(),
                 leases.keep_forever(),
                 fixed.check_forever(),

@@ -75,7 +75,7 @@ class GatewaySettings(BaseSettings):
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: SecretStr | None = Field(default=None, min_length=8)
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
-    redis_deadline_ms: int = Field(default=250, ge=1, le=10_000)
+    redis_deadline_ms: int = Field(default=50, ge=1, le=10_000)
     connect_timeout_s: float = Field(default=2.0, gt=0)
     idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long a worker may stay silent within a request."""

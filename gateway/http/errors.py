@@ -86,12 +86,21 @@ class _RetryLater(GatewayError):
 
 
 class LimitReached(_RetryLater):
-    """`code` names the limit that binds."""
+    """`code` names the limit that binds, `scope` whom it binds: `tenant`, `key:ID`, `user:ID`."""
 
     status, type = 429, "rate_limit_error"
 
-    def __init__(self, message: str, *, retry_after_s: float, code: str, extra_headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float,
+        code: str,
+        extra_headers: Mapping[str, str],
+        scope: str = "tenant",
+    ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, code=code)
+        self.scope = scope
         self.extra_headers = extra_headers
 
     def headers(self) -> dict[str, str]:

@@ -1,98 +1,95 @@
--- Check every limit of a tenant and reserve all of them, or nothing. One call, so no race can exceed a limit.
+-- Check all limits of all scopes and reserve everything or nothing. One call, so no race can exceed a limit.
 --
--- KEYS 1 window  zset  request id -> admitted at (us)     requests and tokens of the last minute, exactly
---      2 tokens  hash  request id -> tokens, 'sum' -> sum of all
---      3 leases  zset  request id -> expires at (us)      requests under way
---      4 held    hash  request id -> reserved on 5 and 6
---      5 day     tokens of this day, reservations included
---      6 month   cost of this month (1e-9 dollars), reservations included
--- ARGV 1 request id  2 tokens  3 cost  4 window_us  5 lease_us
---      6..10 limits: requests, tokens, concurrency, tokens a day, cost a month ('' = none)
---      11, 12 what day and month start from when their key is missing ('' = not known: answer 'load')
---      13 what to remember in held besides (the names of day and month)
--- Answer: verdict, retry after (us), requests in the window, their reset (us), tokens in the window, requests under way,
---         tokens of the day, cost of the month
-local window, tokens, leases, held, day, month = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local id, need, cost = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local window_us, lease_us = tonumber(ARGV[4]), tonumber(ARGV[5])
-local max_requests, max_tokens, max_leases = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local max_day, max_month = tonumber(ARGV[9]), tonumber(ARGV[10])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+-- KEYS 1 held by this gateway  2.. scopes, the tenant first
+-- ARGV 1 window_us  2 day  3 month  4 the record's scopes ('tenant=3 ...')
+--      for each scope: requests, tokens, live, tokens a day, cost a month ('' = no limit)
+--      then: request id, tokens, cost
+--      and, once the ledger was asked: the first day and the first month to keep, for each scope its day and its month
+-- Answer: 'verdict scope retry_us requests tokens reset_us'; verdict: ok, load (ask the ledger), or the limit that
+-- binds, with the number of its scope (from 1) and when to come back. The rest is the tenant's standing.
+local held, num_scopes = KEYS[1], #KEYS - 1
+local window_us, day, month = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local past = 4 + 5 * num_scopes
+local id, need, cost = ARGV[past + 1], tonumber(ARGV[past + 2]), tonumber(ARGV[past + 3])
+local seeds = past + 5
+local has_seeds = #ARGV >= seeds
+local now = now_us()
+local slot = math.floor(now * NUM_BUCKETS / window_us)
+local scopes = {}
 
-local function missing(limit, key, seed)
-  if limit == nil or redis.call('EXISTS', key) == 1 then return false end
-  if seed == '' then return true end
-  redis.call('SET', key, seed)
-  return false
-end
-local lacks_day, lacks_month = missing(max_day, day, ARGV[11]), missing(max_month, month, ARGV[12])
-if lacks_day or lacks_month then return {'load', 0, 0, 0, 0, 0, 0, 0} end
-
--- What has left the window gives its tokens back.
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', window, '-inf', now - window_us)) do
-  redis.call('HINCRBY', tokens, 'sum', -(tonumber(redis.call('HGET', tokens, old)) or 0))
-  redis.call('HDEL', tokens, old)
-  redis.call('ZREM', window, old)
-end
-redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
-
-local num_requests = redis.call('ZCARD', window)
-local num_tokens = tonumber(redis.call('HGET', tokens, 'sum')) or 0
-local num_leases = redis.call('ZCARD', leases)
-local used_day, used_month = tonumber(redis.call('GET', day)) or 0, tonumber(redis.call('GET', month)) or 0
-
-local function answer(verdict, retry_us)
-  local newest = redis.call('ZRANGE', window, -1, -1, 'WITHSCORES')[2]
-  local reset_us = newest and (newest + window_us - now) or 0
-  return {verdict, retry_us, num_requests, reset_us, num_tokens, num_leases, used_day, used_month}
+local function drop_past_periods(key)
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local period, digits = string.match(field, '^(%a+)[:+](%d+)$')
+    local first = (period == 'day' and ARGV[past + 4]) or (period == 'month' and ARGV[past + 5])
+    if first and digits < first then redis.call('HDEL', key, field) end
+  end
 end
 
--- When enough of the oldest entries have left for `excess` tokens to be free.
-local function tokens_free_in(excess)
-  local start = 0
-  while excess > 0 do
-    local page = redis.call('ZRANGE', window, start, start + 99, 'WITHSCORES')
-    if #page == 0 then break end
-    for i = 1, #page, 2 do
-      excess = excess - (tonumber(redis.call('HGET', tokens, page[i])) or 0)
-      if excess <= 0 then return page[i + 1] + window_us - now end
+local function seed(scope, name, value)
+  redis.call('HSET', scope.key, name, value)
+  redis.call('EXPIRE', scope.key, LONG_S)
+  drop_past_periods(scope.key)
+end
+
+local function answer(verdict, number, retry_us)
+  local tenant = scopes[1]
+  local reset_us = tenant.oldest and math.max(0, tenant.newest_at + window_us - now) or 0
+  return string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens, reset_us)
+end
+
+-- When enough of the oldest buckets have left for `excess` requests (part 1) or tokens (part 2) to be free.
+local function frees_in(scope, excess, part)
+  if scope.oldest then
+    for _, bucket in ipairs(redis.call('HMGET', scope.key, unpack(bucket_numbers(scope)))) do
+      if bucket then
+        local requests, tokens, at = parse_bucket(bucket)
+        excess = excess - (part == 1 and requests or tokens)
+        if excess <= 0 then return math.max(1, at + window_us - now) end
+      end
     end
-    start = start + 100
   end
   return window_us
 end
 
--- The answer to the first try was lost on the way: it is reserved already.
-if redis.call('ZSCORE', window, id) then return answer('ok', 0) end
+local lacks = false
+for s = 1, num_scopes do
+  local scope, at = read_scope(KEYS[s + 1], slot, day, month), 4 + 5 * (s - 1)
+  scope.max_requests, scope.max_tokens, scope.max_live = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  scope.max_day, scope.max_month = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  scopes[s] = scope
+  if scope.max_day and not scope.seed_day then
+    scope.seed_day = has_seeds and tonumber(ARGV[seeds + 2 * s - 1])
+    if scope.seed_day then seed(scope, 'day:' .. day, ARGV[seeds + 2 * s - 1]) else lacks = true end
+  end
+  if scope.max_month and not scope.seed_month then
+    scope.seed_month = has_seeds and tonumber(ARGV[seeds + 2 * s])
+    if scope.seed_month then seed(scope, 'month:' .. month, ARGV[seeds + 2 * s]) else lacks = true end
+  end
+end
+if lacks then return 'load 0 0 0 0 0' end
 
-if max_day and used_day + need > max_day then return answer('tokens_per_day', 0) end
-if max_month and used_month + cost > max_month then return answer('budget', 0) end
-if max_requests and num_requests + 1 > max_requests then
-  local i = num_requests - max_requests
-  local blocking = redis.call('ZRANGE', window, i, i, 'WITHSCORES')[2]
-  return answer('requests_per_minute', blocking and (blocking + window_us - now) or window_us)
+for s, scope in ipairs(scopes) do drop_old(scope, now, window_us) end
+for s, scope in ipairs(scopes) do
+  if scope.max_day and scope.seed_day + scope.day + need > scope.max_day then return answer('tokens_per_day', s, 0) end
+  if scope.max_month and scope.seed_month + scope.month + cost > scope.max_month then return answer('budget', s, 0) end
+  if scope.max_requests and scope.requests + 1 > scope.max_requests then
+    return answer('requests_per_minute', s, frees_in(scope, scope.requests + 1 - scope.max_requests, 1))
+  end
+  if scope.max_tokens and scope.tokens + need > scope.max_tokens then
+    return answer('tokens_per_minute', s, frees_in(scope, scope.tokens + need - scope.max_tokens, 2))
+  end
+  if scope.max_live and scope.live + 1 > scope.max_live then return answer('concurrency', s, 1000000) end
 end
-if max_tokens and num_tokens + need > max_tokens then
-  return answer('tokens_per_minute', tokens_free_in(num_tokens + need - max_tokens))
-end
-if max_leases and num_leases + 1 > max_leases then return answer('concurrency', 1000000) end
 
-redis.call('ZADD', window, now, id)
-redis.call('HSET', tokens, id, string.format('%d', need))
-redis.call('HINCRBY', tokens, 'sum', string.format('%d', need))
-redis.call('ZADD', leases, now + lease_us, id)
-local ttl_ms = math.ceil(window_us / 1000) + 1000
-redis.call('PEXPIRE', window, ttl_ms)
-redis.call('PEXPIRE', tokens, ttl_ms)
-redis.call('PEXPIRE', leases, math.ceil(lease_us / 1000) + 1000)
-num_requests, num_tokens, num_leases = num_requests + 1, num_tokens + need, num_leases + 1
-if max_day then used_day = redis.call('INCRBY', day, string.format('%d', need)) end
-if max_month then used_month = redis.call('INCRBY', month, string.format('%d', cost)) end
-if max_day or max_month then
-  local on_day, on_month = max_day and need or 0, max_month and cost or 0
-  redis.call('HSET', held, id, string.format('%d %d %d %s', on_day, on_month, now, ARGV[13]))
-  redis.call('EXPIRE', day, 172800)
-  redis.call('EXPIRE', month, 2764800)
+local record = string.format('live %d %d %d %s %s %s', slot, need, cost, day, month, ARGV[4])
+-- Settled before it came to us, on another connection: nothing is left to reserve.
+if redis.call('HSETNX', held, id, record) == 0 then return answer('ok', 0, 0) end
+for s, scope in ipairs(scopes) do
+  local is_new = not scope.bucket
+  count(scope, now, need)
+  scope.live = scope.live + 1
+  scope.day, scope.month = scope.day + need, scope.month + cost
+  write_scope(scope, day, month, scope.max_day, scope.max_month)
+  if is_new then keep(held, scope, scope.max_day or scope.max_month) end
 end
-return answer('ok', 0)
+return answer('ok', 0, 0)

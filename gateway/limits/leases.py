@@ -1,90 +1,103 @@
-"""A gateway's side of the leases: prolong those of its requests, give back what dead gateways held."""
+"""A gateway's side of the leases: its one heartbeat, what dead gateways held, and what was left behind of its own."""
 
 import asyncio
-import contextlib
+import itertools
 import logging
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import cast
 from uuid import UUID
 
-from redis.asyncio import Redis
-
-from gateway.clock import utc_now
-from gateway.limits.limiter import LEASE_S, Limiter
-from gateway.limits.reservation import redis_keys
-from gateway.limits.scripts import Script
-from gateway.limits.settlements import Settlement
+from gateway.limits.commands import held_key, settle_foreign
+from gateway.limits.limiter import Limiter
 from gateway.redis_client import AWAY
+from gateway.redis_client.resp import encode
 
 _log = logging.getLogger(__name__)
 
-GATEWAYS_KEY = "tiergate:gateways"
-"""A sorted set: incarnation -> last heartbeat (Redis' seconds)."""
-RENEW_S = 5.0
-SWEEP_EVERY = 12
-"""Sweep once in so many renewals."""
-ORPHAN_S = 3600.0
+BEATS_A_LEASE = 3
+TIDY_EVERY = 12
+"""Look for what was left behind once in so many heartbeats."""
+BATCH = 500
+KEEP_SWEPT_S = 86_400
+"""A gateway that was only paused settles what it had under way; its records wait this long for it."""
 
 
 class LeaseKeeper:
-    def __init__(
-        self,
-        redis: "Redis",
-        limiter: Limiter,
-        *,
-        incarnation: str,
-        deadline_s: float,
-        lease_s: float = LEASE_S,
-        orphan_s: float = ORPHAN_S,
-    ) -> None:
-        self._redis = redis
+    def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
-        self._incarnation = incarnation
-        self._deadline_s = deadline_s
-        self._lease_us, self._orphan_us = int(lease_s * 1e6), int(orphan_s * 1e6)
-        self._renew = Script(redis, "renew", deadline_s=deadline_s)
-        self._sweep = Script(redis, "sweep", deadline_s=deadline_s)
+        self._presence = limiter.presence
+        self._redis = limiter.redis
 
     async def keep_forever(self) -> None:
-        rounds = 0
-        while True:
-            try:
-                await self.beat()
-                await self.renew()
-                if rounds % SWEEP_EVERY == 0:
-                    for tenant_id in self._limiter.local.tenants():
-                        await self.sweep(tenant_id)
-                rounds += 1
-            except AWAY as error:
-                _log.debug("leases are not prolonged, Redis is away: %r", error)
-            await asyncio.sleep(RENEW_S)
+        for beats in itertools.count(1):
+            if not self._limiter.is_local:
+                try:
+                    await self.beat()
+                    if beats % TIDY_EVERY == 0:
+                        await self.tidy()
+                except AWAY as error:
+                    _log.debug("the heartbeat did not arrive: %r", error)
+            await asyncio.sleep(self._presence.lease_s / BEATS_A_LEASE)
 
     async def beat(self) -> None:
-        """Tell that this gateway lives, and learn how many share the limits."""
-        async with asyncio.timeout(self._deadline_s):
-            seconds, _ = cast(tuple[int, int], await cast(Any, self._redis.time()))
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.zadd(GATEWAYS_KEY, {self._incarnation: seconds})
-                pipe.zremrangebyscore(GATEWAYS_KEY, "-inf", seconds - LEASE_S)
-                pipe.zcard(GATEWAYS_KEY)
-                *_, num_gateways = await pipe.execute()
-        self._limiter.local.num_gateways = max(1, num_gateways)
+        """Tell that this gateway lives, learn how many share the limits, and give back what dead ones held."""
+        beat = await self._presence.beat()
+        self._limiter.local.num_gateways = max(1, beat.num_alive)
+        if not beat.was_alive:
+            self._limiter.tell_anew()
+        if self._presence.can_judge:
+            for incarnation in beat.dead:
+                await self.sweep(incarnation)
 
-    async def renew(self) -> None:
-        for tenant_id, request_ids in self._limiter.local.live_requests().items():
-            leases = redis_keys(tenant_id, utc_now())[2]
-            await self._renew.call((leases,), self._lease_us, *request_ids)
+    async def sweep(self, incarnation: str) -> None:
+        """Give back what a dead gateway held: places, and what it reserved of days and months."""
+        for tenant_id in await self._presence.tenants_of(incarnation):
+            held = await self._held(tenant_id, incarnation)
+            live = [(request_id, record) for request_id, record in held.items() if record.startswith("live")]
+            await self._send(
+                tenant_id,
+                (settle_foreign(tenant_id, incarnation, request_id, record, "sweep") for request_id, record in live),
+            )
+            await self._send(tenant_id, [encode("EXPIRE", held_key(tenant_id, incarnation), KEEP_SWEPT_S)])
+            if live:
+                _log.warning("gave back what a dead gateway held of %s: %d requests", tenant_id, len(live))
+        await self._presence.bury(incarnation)
 
-    async def sweep(self, tenant_id: UUID) -> None:
-        """Refund what is held for requests whose gateway died without settling."""
-        keys = redis_keys(tenant_id, utc_now())
-        found: list[bytes] = await self._sweep.call((keys[2], keys[3]), self._orphan_us)
-        for request_id, record in zip(found[::2], found[1::2], strict=True):
-            _, _, _, day, month = record.decode().split(" ")
-            held_keys = (*keys[:4], day, month)
-            self._limiter.settlements.put(Settlement(held_keys, request_id.decode(), 0, 0, "refund"))
+    async def tidy(self) -> None:
+        """Give back what this gateway holds in Redis and knows nothing of: commands were lost, or came out of order."""
+        incarnation = self._presence.incarnation
+        for tenant_id in map(str, self._limiter.local.tenants()):
+            held = await self._held(tenant_id, incarnation)
+            if any(record.startswith("swept") for id, record in held.items() if id in self._limiter.local.live):
+                self._limiter.tell_anew()
+            known = self._limiter.local.live.keys() | self._limiter.settlements.request_ids()
+            forgotten = [(request_id, record) for request_id, record in held.items() if request_id not in known]
+            await self._send(
+                tenant_id,
+                (
+                    settle_foreign(tenant_id, incarnation, request_id, record, "refund")
+                    for request_id, record in forgotten
+                ),
+            )
 
     async def leave(self) -> None:
-        """Stop counting as a gateway; without Redis the heartbeat's end tells it a little later."""
-        with contextlib.suppress(*AWAY):
-            async with asyncio.timeout(self._deadline_s):
-                await cast(Any, self._redis.zrem(GATEWAYS_KEY, self._incarnation))
+        """Stop counting as a gateway, unless something is still held: then the others find it after the lease."""
+        if not self._limiter.local.live and not len(self._limiter.settlements):
+            await self._presence.leave()
+
+    async def _held(self, tenant_id: str, incarnation: str) -> dict[str, str]:
+        """Request id -> record."""
+        reply = await self._redis.send(
+            encode("HGETALL", held_key(tenant_id, incarnation)), order=_order(tenant_id)
+        ).future
+        flat = [part.decode() for part in cast(list[bytes], reply)]
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    async def _send(self, tenant_id: str, commands: Iterable[bytes]) -> None:
+        rest = iter(commands)
+        while batch := list(itertools.islice(rest, BATCH)):
+            await asyncio.gather(*(self._redis.send(command, order=_order(tenant_id)).future for command in batch))
+
+
+def _order(tenant_id: str) -> int:
+    return UUID(tenant_id).int & 0xFF

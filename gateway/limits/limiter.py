@@ -1,185 +1,289 @@
-"""Admission: every limit of a tenant reserved in one round trip, settled with the actual figures afterwards.
+"""Admission: every limit of a request's scopes reserved in one call, settled with the actual figures afterwards.
 
-Requests and tokens a minute: an exact sliding-window log (each admission with its time in a sorted set, after
-"Better rate limiting with Redis sorted sets", ClassDojo 2016), so that no 60 seconds, wherever they begin, see
-more than the limit; a GCRA or fixed windows would let up to twice as much through. Time is Redis'.
-Concurrency: a lease a request, which its gateway prolongs and which expires with it.
+Requests and tokens a minute: a sliding window of small buckets that leave it whole, so that no 60 seconds, wherever
+they begin, see more than the limit (a GCRA or fixed windows would let up to twice as much through). Time is Redis'.
+What is under way is held under its gateway's incarnation, whose one heartbeat is the lease of it all.
+Without Redis this gateway decides alone, at its share; `docs/limits.md` says how much too much that can be.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from uuid import uuid4
 
-from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from gateway.http.errors import Unavailable
-from gateway.limits.ledger import Ledger, LedgerAway
-from gateway.limits.local import LocalLimiter
+from gateway.limits.availability import Availability
+from gateway.limits.ledger import Ledger, LedgerAway, Readings
+from gateway.limits.local import Entry, LocalLimiter, Reading
+from gateway.limits.presence import LEASE_S, Presence
 from gateway.limits.refusal import refuse, refuse_too_large
-from gateway.limits.reservation import Admission, Outcome, Reservation, redis_keys
-from gateway.limits.scripts import Script
+from gateway.limits.reservation import Admission, Reservation, has_periods
+from gateway.limits.scripts import SCRIPTS
 from gateway.limits.settlements import Settlement, Settlements
 from gateway.limits.standing import Standing
+from gateway.limits.telling import Telling
 from gateway.redis_client import AWAY
+from gateway.redis_client.line import Call, Late
+from gateway.redis_client.pipeline import Pipeline
+from gateway.redis_client.resp import Reply
 
 _log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
-LEASE_S = 15.0
-PROBE_S = 1.0
-"""How long Redis is left alone after it failed, so that an outage does not cost every request its deadline."""
+PROBE_S = 0.02
 
 
 class Limiter:
+    """Made by `open_limiter`; `run_forever` must run beside it."""
+
     def __init__(
         self,
-        redis: "Redis",
+        redis: Pipeline,
         ledger: Ledger,
+        availability: Availability,
         *,
-        deadline_s: float,
-        window_s: float = WINDOW_S,
-        lease_s: float = LEASE_S,
-        clock: Callable[[], float] = time.monotonic,
+        incarnation: str,
+        window_s: float,
+        lease_s: float,
+        trouble: asyncio.Event,
+        clock: Callable[[], float],
     ) -> None:
-        self._ledger = ledger
-        self._window_us, self._lease_us = int(window_s * 1e6), int(lease_s * 1e6)
-        self._admit = Script(redis, "admit", deadline_s=deadline_s)
-        self._settle = Script(redis, "settle", deadline_s=deadline_s)
-        self._clock = clock
-        self._away_until = float("-inf")
-        self.local = LocalLimiter(window_s=window_s)
-        self.settlements = Settlements(self._settle_now)
+        self.redis = redis
+        self._availability = availability
+        self._trouble = trouble
+        self._readings = Readings(ledger, clock=clock)
+        self.local = LocalLimiter(incarnation=incarnation, window_s=window_s, clock=clock)
+        self.presence = Presence(redis, incarnation=incarnation, lease_s=lease_s, clock=clock)
+        self.settlements = Settlements(self._send_settlement, is_open=lambda: not availability.is_away)
+        self._telling = Telling(redis, self.local, self.presence, self.settlements, clock=clock)
+        self.num_decided_here = 0
+        """Requests that this gateway admitted or refused without Redis."""
 
     @property
     def is_local(self) -> bool:
-        return self._clock() < self._away_until
+        return self._availability.is_away
 
     async def admit(self, admission: Admission) -> Reservation:
         """Reserve, or raise LimitReached; Unavailable when a budget is set and nobody can say what is left of it."""
-        limit = admission.tier.tokens_per_minute
-        if limit is not None and admission.tokens > limit:
-            raise refuse_too_large(admission, Standing(0, 0, 0, is_local=self.is_local))
-        keys = redis_keys(admission.tenant_id, admission.now)
-        if self.is_local:
-            return await self._admit_locally(admission, keys)
+        self._refuse_too_large(admission)
+        if self._availability.is_away:
+            return await self._decide_here(admission)
+        entry = self.local.enter(admission)
         try:
-            return await self._admit_in_redis(admission, keys)
-        except asyncio.CancelledError:
-            self._refund_perhaps(admission, keys)
-            raise
+            call = self._ask(entry)
+            reply = await call.future
+            if reply[:4] == b"load":  # type: ignore[index]
+                reply = await self._ask_again(entry)
         except AWAY as error:
-            self._note_away(error)
-        try:
-            return await self._admit_locally(admission, keys)
+            return await self._decide_after(error, entry)
         except BaseException:
-            self._refund_perhaps(admission, keys)
+            self._give_back(entry)
             raise
+        return self._conclude(entry, reply)
 
     async def settle(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
         """Replace the reservation by what the request came to. Does not raise: what fails is sent again later."""
-        settlement = self._settlement(reservation, tokens, cost_nanousd, "actual")
-        is_sent = False
-        try:
-            is_sent = await self._settle_now(settlement)
-        finally:
-            if not is_sent:
-                self.settlements.put(settlement)
+        entry = reservation.entry
+        self.local.close(entry, tokens, cost_nanousd)
+        future = self.settlements.put(Settlement(entry, "actual"))
+        if future is not None:
+            try:
+                await future
+            except AWAY:
+                self._trouble.set()
 
     def settle_soon(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
         """The same without waiting, for `finally`."""
-        self.settlements.put(self._settlement(reservation, tokens, cost_nanousd, "actual"))
+        self.local.close(reservation.entry, tokens, cost_nanousd)
+        self.settlements.put(Settlement(reservation.entry, "actual"))
 
     def refund_soon(self, reservation: Reservation) -> None:
         """As if the request had never been."""
-        self.settlements.put(self._settlement(reservation, 0, 0, "refund"))
+        self._give_back(reservation.entry)
 
-    def _refund_perhaps(self, admission: Admission, keys: tuple[str, ...]) -> None:
-        """Redis may have reserved, or will once it reads what we sent; a refund of nothing does nothing."""
-        self.settlements.put(Settlement(keys, admission.request_id, 0, 0, "refund"))
-
-    async def _admit_in_redis(self, admission: Admission, keys: tuple[str, ...]) -> Reservation:
-        reply = await self._call_admit(admission, keys, "", "")
-        if reply[0] == b"load":
-            day, month = await self._used(admission)
-            reply = await self._call_admit(admission, keys, str(day), str(month))
-        verdict, retry_us, num_requests, reset_us, num_tokens, *_ = reply
-        standing = Standing(num_requests, num_tokens, reset_us / 1e6, is_local=False)
-        if verdict != b"ok":
-            raise refuse(admission, standing, verdict.decode(), retry_after_s=retry_us / 1e6)
-        self.local.note(admission)
-        return Reservation(admission, standing, keys)
-
-    async def _call_admit(self, admission: Admission, keys: tuple[str, ...], day: str, month: str) -> list[Any]:
-        tier = admission.tier
-        limits = (
-            tier.requests_per_minute,
-            tier.tokens_per_minute,
-            tier.concurrency,
-            tier.tokens_per_day,
-            tier.budget_nanousd_per_month,
-        )
-        reply: list[Any] = await self._admit.call(
-            keys,
-            admission.request_id,
-            admission.tokens,
-            admission.cost_nanousd,
-            self._window_us,
-            self._lease_us,
-            *("" if limit is None else limit for limit in limits),
-            day,
-            month,
-            f"{keys[4]} {keys[5]}",
-        )
-        return reply
-
-    async def _admit_locally(self, admission: Admission, keys: tuple[str, ...]) -> Reservation:
-        tier = admission.tier
-        if tier.tokens_per_day is not None or tier.budget_nanousd_per_month is not None:
-            used_day, used_month = await self._used(admission)
-            # After the only await, so that two requests cannot both see the same room.
-            tokens, cost_nanousd = self.local.reserved(admission.tenant_id)
-            standing = Standing(0, 0, 0, is_local=True)
-            if tier.tokens_per_day is not None and used_day + tokens + admission.tokens > tier.tokens_per_day:
-                raise refuse(admission, standing, "tokens_per_day", retry_after_s=0)
-            budget = tier.budget_nanousd_per_month
-            if budget is not None and used_month + cost_nanousd + admission.cost_nanousd > budget:
-                raise refuse(admission, standing, "budget", retry_after_s=0)
-        return Reservation(admission, self.local.admit(admission), keys)
-
-    async def _used(self, admission: Admission) -> tuple[int, int]:
-        """Tokens of this day and cost of this month, as far as there are limits on them."""
-        tenant_id, tier, now = admission.tenant_id, admission.tier, admission.now
+    async def start(self) -> None:
+        """Try once to use Redis; where it does not answer, `run_forever` goes on trying."""
+        await self.redis.connect()
         try:
-            day = 0 if tier.tokens_per_day is None else await self._ledger.tokens_today(tenant_id, now)
-            if tier.budget_nanousd_per_month is None:
-                return day, 0
-            return day, await self._ledger.spent_this_month(tenant_id, now)
+            await self._return()
+        except AWAY as error:
+            _log.warning("Redis is away, limits are local: %r", error)
+
+    async def run_forever(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.redis.keep_forever())
+            group.create_task(self._watch_forever())
+
+    def tell_anew(self) -> None:
+        """Others took this gateway for dead: what it has under way may have been given back."""
+        self._telling.forget_registrations()
+        for request_id, entry in self.local.live.items():
+            entry.is_known = False
+            self.local.untold[request_id] = entry
+        self._trouble.set()
+
+    def _refuse_too_large(self, admission: Admission) -> None:
+        limit = admission.tier.tokens_per_minute
+        if admission.inner_scopes or (limit is not None and admission.tokens > limit):
+            for scope in admission.scopes():
+                limit = scope.limits.tokens_per_minute
+                if limit is not None and admission.tokens > limit:
+                    raise refuse_too_large(admission, scope, Standing(0, 0, 0, is_local=self.is_local))
+
+    def _ask(self, entry: Entry) -> Call:
+        account, admission = entry.accounts[0], entry.admission
+        self._telling.register(account, admission.tenant_id)
+        command = entry.terms.admit(admission.request_id, admission.tokens, admission.cost_nanousd)
+        return self.redis.send(command, order=account.order)
+
+    async def _ask_again(self, entry: Entry) -> Reply:
+        """Redis lacks what was used this day or month: the ledger knows."""
+        admission = entry.admission
+        readings = await self._read(admission)
+        used = [
+            (readings[scope.name].tokens_today, readings[scope.name].spent_this_month)
+            if scope.name in readings
+            else (0, 0)
+            for scope in admission.scopes()
+        ]
+        command = entry.terms.admit_seeded(admission.request_id, admission.tokens, admission.cost_nanousd, used)
+        return await self.redis.send(command, order=entry.accounts[0].order).future
+
+    def _conclude(self, entry: Entry, reply: Reply) -> Reservation:
+        assert isinstance(reply, bytes)
+        verdict, number, retry_us, num_requests, num_tokens, reset_us = reply.split()
+        standing = Standing(int(num_requests), int(num_tokens), int(reset_us) / 1e6, is_local=False)
+        if verdict != b"ok":
+            self.local.leave(entry)
+            scope = entry.admission.scopes()[int(number) - 1]
+            raise refuse(entry.admission, scope, standing, verdict.decode(), retry_after_s=int(retry_us) / 1e6)
+        entry.is_known = True
+        return Reservation(entry.admission, standing, entry)
+
+    async def _decide_after(self, error: BaseException, asked: Entry) -> Reservation:
+        """Redis did not answer this request in time, and may have reserved, or may do so later."""
+        self._telling.forget_registrations()
+        self._trouble.set()
+        learned: list[Reply | RedisError] = []
+        call = error.call if isinstance(error, Late) else None
+        if call is not None:
+            call.then = learned.append
+        self.local.leave(asked)
+        try:
+            reservation = await self._decide_here(asked.admission)
+        except BaseException:
+            self.settlements.put(Settlement(asked, "refund"))
+            raise
+        if call is not None:
+            call.then = partial(self._learn, reservation.entry)
+            for outcome in learned:
+                call.then(outcome)
+        return reservation
+
+    async def _decide_here(self, admission: Admission) -> Reservation:
+        self.num_decided_here += 1
+        readings = await self._read(admission)
+        # After the only await, so that two requests cannot both see the same room.
+        self.local.check(admission, readings)
+        entry = self.local.enter(admission)
+        self.local.untold[admission.request_id] = entry
+        return Reservation(admission, self.local.standing(entry.accounts[0]), entry)
+
+    def _learn(self, entry: Entry, outcome: Reply | RedisError) -> None:
+        """The late answer to a request that was admitted here meanwhile."""
+        if isinstance(outcome, bytes) and outcome.startswith(b"ok"):
+            entry.is_known = True
+            self.local.untold.pop(entry.admission.request_id, None)
+
+    async def _read(self, admission: Admission) -> dict[str, Reading]:
+        """What was used, for scopes with limits on it."""
+        scopes = [scope for scope in admission.scopes() if has_periods(scope.limits)]
+        if not scopes:
+            return {}
+        accounts = dict(
+            zip((scope.name for scope in admission.scopes()), self.local.accounts_of(admission), strict=True)
+        )
+        try:
+            return {
+                scope.name: await self._readings.get(
+                    admission.tenant_id, scope.name, accounts[scope.name], admission.now
+                )
+                for scope in scopes
+            }
         except LedgerAway as error:
             message = "what is left of your quota cannot be checked at the moment"
             raise Unavailable(message, retry_after_s=5) from error
 
-    def _settlement(self, reservation: Reservation, tokens: int, cost_nanousd: int, outcome: Outcome) -> Settlement:
-        self.local.release(reservation.admission)
-        if reservation.standing.is_local and outcome == "actual":
-            outcome = "late"
-        return Settlement(reservation.keys, reservation.admission.request_id, tokens, cost_nanousd, outcome)
+    def _give_back(self, entry: Entry) -> None:
+        self.local.leave(entry)
+        self.settlements.put(Settlement(entry, "refund"))
 
-    async def _settle_now(self, settlement: Settlement) -> bool:
-        """False: Redis is away, keep it."""
-        if self.is_local:
-            return False
-        try:
-            await self._settle.call(
-                settlement.keys, settlement.request_id, settlement.tokens, settlement.cost_nanousd, settlement.outcome
-            )
-        except AWAY as error:
-            self._note_away(error)
-            return False
-        return True
+    def _send_settlement(self, settlement: Settlement) -> "asyncio.Future[Reply]":
+        entry = settlement.entry
+        if settlement.outcome == "actual" and not entry.is_known:
+            return self._telling.tell(entry).future
+        terms, request_id = entry.terms, entry.admission.request_id
+        command = terms.settle(request_id, entry.tokens, entry.cost_nanousd, settlement.outcome)
+        return self.redis.send(command, order=entry.accounts[0].order).future
 
-    def _note_away(self, error: BaseException) -> None:
-        if not self.is_local:
-            _log.warning("Redis is away, limits are local at a share of 1/%d: %r", self.local.num_gateways, error)
-        self._away_until = self._clock() + PROBE_S
+    async def _watch_forever(self) -> None:
+        """Probe while something is wrong, tell what Redis does not know, and return to it when it is back."""
+        while True:
+            await self._trouble.wait()
+            self._trouble.clear()
+            while not self._availability.is_calm or self.local.untold:
+                self.redis.probe()
+                await asyncio.sleep(PROBE_S)
+                try:
+                    if self._availability.can_return:
+                        await self._return()
+                    elif not self._availability.is_away:
+                        await self._telling.tell_untold()
+                except AWAY as error:
+                    _log.debug("not back yet: %r", error)
+
+    async def _return(self) -> None:
+        """Tell Redis all that it does not know, then ask it again. Raises what AWAY names."""
+        await self._telling.catch_up()
+        # In one turn of the loop: what is told now stands in the pipeline before whatever is asked next.
+        self._telling.send_untold()
+        self.settlements.send_all()
+        self._availability.note_returned()
+        _log.info("limits are decided by Redis")
+
+
+@asynccontextmanager
+async def open_limiter(
+    url: str,
+    ledger: Ledger,
+    *,
+    deadline_s: float,
+    incarnation: str | None = None,
+    window_s: float = WINDOW_S,
+    lease_s: float = LEASE_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[Limiter]:
+    """A limiter that has tried to reach Redis."""
+    trouble = asyncio.Event()
+    availability = Availability(clock, on_trouble=trouble.set)
+    redis = Pipeline(url, deadline_s=deadline_s, scripts=SCRIPTS, watch=availability)
+    limiter = Limiter(
+        redis,
+        ledger,
+        availability,
+        incarnation=incarnation or uuid4().hex,
+        window_s=window_s,
+        lease_s=lease_s,
+        trouble=trouble,
+        clock=clock,
+    )
+    try:
+        await limiter.start()
+        yield limiter
+    finally:
+        redis.close()

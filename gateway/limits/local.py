@@ -1,101 +1,245 @@
-"""The limiter of last resort: this process alone, at its share of the limits, while Redis is away.
+"""What this process itself has asked, admitted and ended: all it has to go by while Redis is away.
 
-It is told of every admission all the time, so that it does not start from nothing when it takes over.
+A request counts here before Redis is asked and is taken back when refused, so that whoever takes over, at whatever
+moment, starts from everything that may have passed. Without Redis each gateway keeps to its share of every limit.
 """
 
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
+from gateway.limits.commands import Terms
 from gateway.limits.refusal import refuse
-from gateway.limits.reservation import Admission
+from gateway.limits.reservation import TENANT, Admission, Limits
 from gateway.limits.standing import Standing
 
-MAX_TENANTS = 10_000
+MAX_ACCOUNTS = 50_000
 
 
 @dataclass(slots=True)
-class _Account:
-    entries: deque[tuple[float, str, int]] = field(default_factory=deque)
-    """(admitted at, request id, tokens), oldest first."""
+class Entry:
+    """A request that was asked for or admitted here. Tokens and cost are reserved ones until it is closed."""
+
+    admission: Admission
+    terms: Terms
+    accounts: tuple["Account", ...]
+    at: float
+    tokens: int
+    cost_nanousd: int
+    is_live: bool = True
+    is_void: bool = False
+    """Refused or refunded: as if it had never been."""
+    is_known: bool = False
+    """Redis has said that it holds it."""
+    closed_at: float = math.inf
+
+
+@dataclass(slots=True)
+class Account:
+    """One scope's. The sums hold the entries later than `horizon`, which moves on when the account is looked at."""
+
+    order: int
+    entries: deque[Entry]
+    horizon: float = -math.inf
+    num_requests: int = 0
     tokens: int = 0
-    live: dict[str, Admission] = field(default_factory=dict)
+    num_live: int = 0
+    live_tokens: int = 0
+    live_nanousd: int = 0
+    closed_tokens: int = 0
+    """Of all that ever ended here, so that a reading of the ledger can tell what came after it."""
+    closed_nanousd: int = 0
+    terms: Terms | None = None
+    registration: int = -1
+    """Under which registration of this gateway Redis knows that it serves the tenant."""
+
+    def forget_before(self, horizon: float) -> None:
+        self.horizon = horizon
+        entries = self.entries
+        while entries and entries[0].at <= horizon:
+            entry = entries.popleft()
+            if not entry.is_void:
+                self.num_requests -= 1
+                self.tokens -= entry.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the ledger said of a scope, and how far the scope's account was when it was asked."""
+
+    tokens_today: int
+    spent_this_month: int
+    closed_tokens: int
+    closed_nanousd: int
 
 
 class LocalLimiter:
-    def __init__(self, *, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, incarnation: str, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._incarnation = incarnation
         self._window_s = window_s
         self._clock = clock
-        self._accounts: OrderedDict[UUID, _Account] = OrderedDict()
+        self._accounts: OrderedDict[tuple[UUID, str], Account] = OrderedDict()
+        self.live: dict[str, Entry] = {}
+        """By request id."""
+        self.untold: dict[str, Entry] = {}
+        """Those under way that Redis does not hold, or may not."""
         self.num_gateways = 1
         """How many share the limits, as last heard."""
 
-    def admit(self, admission: Admission) -> Standing:
-        """Raises LimitReached at this gateway's share of requests, tokens and concurrency."""
+    def enter(self, admission: Admission) -> Entry:
+        """Count a request, unconditionally."""
         now = self._clock()
-        account = self._account(admission.tenant_id, now)
-        tier = admission.tier
-        standing = self._standing(account, now)
-        if len(account.entries) + 1 > self._share(tier.requests_per_minute):
-            wait_s = account.entries[0][0] + self._window_s - now if account.entries else self._window_s
-            raise refuse(admission, standing, "requests_per_minute", retry_after_s=wait_s)
-        if account.tokens + admission.tokens > self._share(tier.tokens_per_minute):
-            raise refuse(admission, standing, "tokens_per_minute", retry_after_s=self._window_s)
-        if len(account.live) + 1 > self._share(tier.concurrency):
-            raise refuse(admission, standing, "concurrency", retry_after_s=1)
-        self._add(account, admission, now)
-        return self._standing(account, now)
+        accounts = self.accounts_of(admission, now)
+        entry = Entry(
+            admission, self._terms(admission, accounts[-1]), accounts, now, admission.tokens, admission.cost_nanousd
+        )
+        for account in accounts:
+            account.entries.append(entry)
+            account.num_requests += 1
+            account.tokens += entry.tokens
+            account.num_live += 1
+            account.live_tokens += entry.tokens
+            account.live_nanousd += entry.cost_nanousd
+        self.live[admission.request_id] = entry
+        return entry
 
-    def note(self, admission: Admission) -> None:
-        """Count what Redis admitted."""
+    def leave(self, entry: Entry) -> None:
+        """Take it back, as if it had never been."""
+        if entry.is_void:
+            return
+        self._end(entry)
+        for account in entry.accounts:
+            if entry.at > account.horizon:
+                account.num_requests -= 1
+                account.tokens -= entry.tokens
+        entry.is_void = True
+
+    def close(self, entry: Entry, tokens: int, cost_nanousd: int) -> None:
+        """It came to this."""
+        if not entry.is_live:
+            return
+        self._end(entry)
+        for account in entry.accounts:
+            account.closed_tokens += tokens
+            account.closed_nanousd += cost_nanousd
+            if entry.at > account.horizon:
+                account.tokens += tokens - entry.tokens
+        entry.tokens, entry.cost_nanousd, entry.closed_at = tokens, cost_nanousd, self._clock()
+
+    def check(self, admission: Admission, readings: Mapping[str, Reading]) -> None:
+        """Raises LimitReached where this gateway's share of any scope's limits has no room for the request."""
         now = self._clock()
-        self._add(self._account(admission.tenant_id, now), admission, now)
+        accounts = self.accounts_of(admission, now)
+        standing = self.standing(accounts[0], now)
+        for scope, account in zip(admission.scopes(), accounts, strict=True):
+            found = self._exhausted(account, scope.limits, admission, readings.get(scope.name), now)
+            if found is not None:
+                limit, retry_after_s = found
+                raise refuse(admission, scope, standing, limit, retry_after_s=retry_after_s)
 
-    def release(self, admission: Admission) -> None:
-        account = self._accounts.get(admission.tenant_id)
-        if account is not None:
-            account.live.pop(admission.request_id, None)
+    def standing(self, account: Account, now: float | None = None) -> Standing:
+        now = self._clock() if now is None else now
+        reset_s = account.entries[-1].at + self._window_s - now if account.entries else 0.0
+        return Standing(account.num_requests, account.tokens, reset_s, is_local=True)
 
-    def reserved(self, tenant_id: UUID) -> tuple[int, int]:
-        """Tokens and cost of what is under way here, which no ledger knows yet."""
-        account = self._accounts.get(tenant_id)
-        live = account.live.values() if account else ()
-        return sum(each.tokens for each in live), sum(each.cost_nanousd for each in live)
+    def forget_memory_of_redis(self) -> Iterator[Entry]:
+        """Redis has lost everything: what it knew is to be told again. Those that have ended are given, too."""
+        for entry in self.live.values():
+            entry.is_known = False
+            self.untold[entry.admission.request_id] = entry
+        for (_, name), account in self._accounts.items():
+            if name == TENANT:
+                for entry in account.entries:
+                    entry.is_known = False
+                    if not entry.is_live and not entry.is_void:
+                        yield entry
 
     def live_requests(self) -> dict[UUID, list[str]]:
         """What is under way at this gateway, by tenant."""
-        return {tenant_id: list(account.live) for tenant_id, account in self._accounts.items() if account.live}
+        found: dict[UUID, list[str]] = {}
+        for request_id, entry in self.live.items():
+            found.setdefault(entry.admission.tenant_id, []).append(request_id)
+        return found
 
     def tenants(self) -> list[UUID]:
-        return list(self._accounts)
+        return [tenant_id for tenant_id, name in self._accounts if name == TENANT]
 
-    def _account(self, tenant_id: UUID, now: float) -> _Account:
-        account = self._accounts.setdefault(tenant_id, _Account())
-        self._accounts.move_to_end(tenant_id)
-        while account.entries and account.entries[0][0] <= now - self._window_s:
-            account.tokens -= account.entries.popleft()[2]
-        if len(self._accounts) > MAX_TENANTS:
-            self._drop_idlest()
+    def accounts_of(self, admission: Admission, now: float | None = None) -> tuple[Account, ...]:
+        """The tenant's first; up to date."""
+        now = self._clock() if now is None else now
+        tenant = self._account(admission.tenant_id, TENANT, now)
+        if not admission.inner_scopes:
+            return (tenant,)
+        inner = (self._account(admission.tenant_id, scope.name, now) for scope in admission.inner_scopes)
+        return (tenant, *inner)
+
+    def _account(self, tenant_id: UUID, name: str, now: float) -> Account:
+        key = (tenant_id, name)
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account(tenant_id.int & 0xFF, deque())
+            if len(self._accounts) > MAX_ACCOUNTS:
+                self._drop_idlest(now)
+        else:
+            self._accounts.move_to_end(key)
+        account.forget_before(now - self._window_s)
         return account
 
-    def _drop_idlest(self) -> None:
-        idle = next((tenant_id for tenant_id, account in self._accounts.items() if not account.live), None)
-        if idle is not None:
-            del self._accounts[idle]
+    def _drop_idlest(self, now: float) -> None:
+        """One that nothing is under way for and that is not in the window; else all are kept."""
+        for key, account in self._accounts.items():
+            if not account.num_live:
+                account.forget_before(now - self._window_s)
+                if not account.entries:
+                    del self._accounts[key]
+                return
 
-    def _add(self, account: _Account, admission: Admission, now: float) -> None:
-        account.entries.append((now, admission.request_id, admission.tokens))
-        account.tokens += admission.tokens
-        account.live[admission.request_id] = admission
+    def _terms(self, admission: Admission, innermost: Account) -> Terms:
+        terms = innermost.terms
+        if terms is None or not terms.fits(admission):
+            terms = Terms(admission, incarnation=self._incarnation, window_us=int(self._window_s * 1e6))
+            innermost.terms = terms
+        return terms
 
-    def _standing(self, account: _Account, now: float) -> Standing:
-        reset_s = account.entries[-1][0] + self._window_s - now if account.entries else 0.0
-        return Standing(len(account.entries), account.tokens, reset_s, is_local=True)
+    def _end(self, entry: Entry) -> None:
+        if not entry.is_live:
+            return
+        entry.is_live = False
+        for account in entry.accounts:
+            account.num_live -= 1
+            account.live_tokens -= entry.tokens
+            account.live_nanousd -= entry.cost_nanousd
+        self.live.pop(entry.admission.request_id, None)
+        self.untold.pop(entry.admission.request_id, None)
+
+    def _exhausted(
+        self, account: Account, limits: Limits, admission: Admission, reading: Reading | None, now: float
+    ) -> tuple[str, float] | None:
+        """The limit that binds, and when to come back (s)."""
+        if reading is not None:
+            # What is left is shared, too: what the other gateways admit meanwhile is not in the ledger yet.
+            tokens = account.live_tokens + account.closed_tokens - reading.closed_tokens + admission.tokens
+            if tokens > self._room(limits.tokens_per_day, reading.tokens_today):
+                return "tokens_per_day", 0
+            nanousd = account.live_nanousd + account.closed_nanousd - reading.closed_nanousd + admission.cost_nanousd
+            if nanousd > self._room(limits.budget_nanousd_per_month, reading.spent_this_month):
+                return "budget", 0
+        if account.num_requests + 1 > self._share(limits.requests_per_minute):
+            oldest = next((entry.at for entry in account.entries if not entry.is_void), now)
+            return "requests_per_minute", oldest + self._window_s - now
+        if account.tokens + admission.tokens > self._share(limits.tokens_per_minute):
+            return "tokens_per_minute", self._window_s
+        if account.num_live + 1 > self._share(limits.concurrency):
+            return "concurrency", 1
+        return None
 
     def _share(self, limit: int | None) -> float:
         if limit is None:
             return math.inf
         return max(min(1, limit), limit // self.num_gateways)
+
+    def _room(self, limit: int | None, used: int) -> float:
+        return math.inf if limit is None else max(0, limit - used) // self.num_gateways

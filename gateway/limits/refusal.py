@@ -1,33 +1,42 @@
-"""The 429 for each limit: what binds, when to come back, what to change."""
+"""The 429 for each limit: whom it binds, what binds, when to come back, what to change."""
 
 from gateway.http.errors import LimitReached
-from gateway.limits.reservation import Admission, seconds_to_midnight, seconds_to_next_month
+from gateway.limits.reservation import TENANT, Admission, Scope, seconds_to_midnight, seconds_to_next_month
 from gateway.limits.standing import Standing
 
 
-def refuse(admission: Admission, standing: Standing, limit: str, *, retry_after_s: float) -> LimitReached:
-    tier, tokens = admission.tier, admission.tokens
+def refuse(admission: Admission, scope: Scope, standing: Standing, limit: str, *, retry_after_s: float) -> LimitReached:
+    limits, tokens = scope.limits, admission.tokens
     if limit == "requests_per_minute":
-        text = f"{tier.requests_per_minute} requests a minute are used up"
+        text = f"{limits.requests_per_minute} requests a minute are used up"
     elif limit == "tokens_per_minute":
-        text = f"{tokens} tokens (prompt and max_tokens) do not fit into {tier.tokens_per_minute} tokens a minute"
+        text = f"{tokens} tokens (prompt and max_tokens) do not fit into {limits.tokens_per_minute} tokens a minute"
     elif limit == "concurrency":
-        text = f"{tier.concurrency} requests are under way, which is the limit; wait for one to end"
+        text = f"{limits.concurrency} requests are under way, which is the limit; wait for one to end"
     elif limit == "tokens_per_day":
-        text = f"{tokens} tokens (prompt and max_tokens) do not fit into what is left of {tier.tokens_per_day} a day"
+        text = f"{tokens} tokens (prompt and max_tokens) do not fit into what is left of {limits.tokens_per_day} a day"
         retry_after_s = seconds_to_midnight(admission.now)
     else:
         text = "the cost of prompt and max_tokens does not fit into what is left of this month's budget"
         retry_after_s = seconds_to_next_month(admission.now)
-    message = f"limit of tier {tier.name}: {text}; retry in {retry_after_s:.1f} s"
-    return LimitReached(message, code=limit, retry_after_s=retry_after_s, extra_headers=standing.headers(tier))
+    message = f"limit of {_owner(admission, scope)}: {text}; retry in {retry_after_s:.1f} s"
+    return _limit_reached(admission, scope, standing, message, limit, retry_after_s)
 
 
-def refuse_too_large(admission: Admission, standing: Standing) -> LimitReached:
+def refuse_too_large(admission: Admission, scope: Scope, standing: Standing) -> LimitReached:
     """More tokens than ever fit: waiting does not help, a smaller max_tokens may."""
-    text = (
-        f"{admission.tokens} tokens (prompt and max_tokens) are more than {admission.tier.tokens_per_minute} a minute"
-    )
-    message = f"limit of tier {admission.tier.name}: {text}; lower max_tokens or shorten the prompt"
+    text = f"{admission.tokens} tokens (prompt and max_tokens) are more than {scope.limits.tokens_per_minute} a minute"
+    message = f"limit of {_owner(admission, scope)}: {text}; lower max_tokens or shorten the prompt"
+    return _limit_reached(admission, scope, standing, message, "tokens_per_minute", 60)
+
+
+def _limit_reached(
+    admission: Admission, scope: Scope, standing: Standing, message: str, limit: str, retry_after_s: float
+) -> LimitReached:
     headers = standing.headers(admission.tier)
-    return LimitReached(message, code="tokens_per_minute", retry_after_s=60, extra_headers=headers)
+    return LimitReached(message, code=limit, scope=scope.name, retry_after_s=retry_after_s, extra_headers=headers)
+
+
+def _owner(admission: Admission, scope: Scope) -> str:
+    """`tier free`, `this key`, `this user`."""
+    return f"tier {admission.tier.name}" if scope.name == TENANT else f"this {scope.name.partition(':')[0]}"

@@ -1,14 +1,50 @@
-"""What `admit` asks for and gives, and the names of a tenant's keys in Redis."""
+"""What `admit` asks for and gives."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from gateway.domain.catalog import TierTerms
 from gateway.limits.standing import Standing
 
-Outcome = Literal["actual", "refund", "late"]
+if TYPE_CHECKING:
+    from gateway.limits.local import Entry
+
+TENANT = "tenant"
+"""The name of the scope that every request has."""
+
+
+class Limits(Protocol):
+    """None: no limit. A tier is one."""
+
+    @property
+    def requests_per_minute(self) -> int | None: ...
+    @property
+    def tokens_per_minute(self) -> int | None: ...
+    @property
+    def concurrency(self) -> int | None: ...
+    @property
+    def tokens_per_day(self) -> int | None: ...
+    @property
+    def budget_nanousd_per_month(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLimits:
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    tokens_per_day: int | None = None
+    budget_nanousd_per_month: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whom limits bind within a tenant: `key:ID`, `user:ID`."""
+
+    name: str
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +57,23 @@ class Admission:
     tokens: int
     cost_nanousd: int
     now: datetime
+    inner_scopes: tuple[Scope, ...] = ()
+    """Beside the tenant's own, which the tier limits. All of them must have room, or nothing is reserved."""
+
+    def scopes(self) -> tuple[Scope, ...]:
+        return (Scope(TENANT, self.tier), *self.inner_scopes)
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
     admission: Admission
     standing: Standing
-    keys: tuple[str, ...] = field(repr=False)
+    entry: "Entry"
 
 
-def redis_keys(tenant_id: UUID, now: datetime) -> tuple[str, ...]:
-    """window, tokens, leases, held, day, month; one hash slot for a tenant."""
-    base = f"tiergate:{{{tenant_id}}}"
-    names = ("window", "tokens", "leases", "held", f"day:{now:%Y%m%d}", f"month:{now:%Y%m}")
-    return tuple(f"{base}:{name}" for name in names)
+def has_periods(limits: Limits) -> bool:
+    """Does the ledger have a say?"""
+    return limits.tokens_per_day is not None or limits.budget_nanousd_per_month is not None
 
 
 def seconds_to_midnight(now: datetime) -> float:

@@ -1,21 +1,21 @@
-"""The Lua scripts of this folder; each call has a deadline."""
+"""The Lua scripts of this folder, as sent to Redis."""
 
-import asyncio
-from collections.abc import Awaitable
+import hashlib
 from importlib.resources import files
-from typing import Any, cast
 
-from redis.asyncio import Redis
+_FOLDER = files(__package__)
+_SHARED = _FOLDER.joinpath("window.lua").read_text()
 
 
-class Script:
-    """One Lua file of this folder; `call` raises one of AWAY."""
+def _read(name: str) -> str:
+    return _SHARED + _FOLDER.joinpath(f"{name}.lua").read_text()
 
-    def __init__(self, redis: "Redis", name: str, *, deadline_s: float) -> None:
-        source = files(__package__).joinpath(f"{name}.lua").read_text()
-        self._script = redis.register_script(source)
-        self._deadline_s = deadline_s
 
-    async def call(self, keys: tuple[str, ...], *arguments: str | int) -> Any:
-        async with asyncio.timeout(self._deadline_s):
-            return await cast(Awaitable[Any], self._script(keys=list(keys), args=list(arguments)))
+def _digest(source: str) -> str:
+    return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+_SOURCES = {name: _read(name) for name in ("admit", "settle", "tell", "beat", "bury")}
+SCRIPTS = tuple(_SOURCES.values())
+ADMIT, SETTLE, TELL, BEAT, BURY = (_digest(source) for source in SCRIPTS)
+"""What EVALSHA calls them."""

@@ -1,53 +1,88 @@
 """Settlements on their way to Redis: handed over without waiting, kept while Redis is away."""
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from gateway.limits.reservation import Outcome
+from redis.exceptions import ResponseError
+
+from gateway.limits.local import Entry
+from gateway.redis_client import AWAY
+from gateway.redis_client.resp import Reply
+
+_log = logging.getLogger(__name__)
 
 MAX_WAITING = 100_000
-"""Beyond it the oldest are given up; the sweep then refunds what they held."""
+"""Beyond it, settlements of one tenant and day are added up."""
+BATCH = 500
+"""Sent at once: the next ones must not make Redis late for requests."""
 RETRY_S = 0.25
+_OUR_FAULT = ("ERR", "WRONGTYPE")
+
+Outcome = Literal["actual", "refund"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    keys: tuple[str, ...]
-    request_id: str
-    tokens: int
-    cost_nanousd: int
+    entry: Entry
     outcome: Outcome
 
 
 class Settlements:
-    def __init__(self, send: Callable[[Settlement], Awaitable[bool]]) -> None:
+    def __init__(self, send: Callable[[Settlement], "asyncio.Future[Reply]"], *, is_open: Callable[[], bool]) -> None:
+        """`send` raises Lost."""
         self._send = send
-        self._waiting: deque[Settlement] = deque(maxlen=MAX_WAITING)
+        self._is_open = is_open
+        self._waiting: deque[Settlement] = deque()
+        self._sent: dict[asyncio.Future[Reply], Settlement] = {}
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._sent)
 
-    def put(self, settlement: Settlement) -> None:
-        """Cannot fail: safe in `finally`."""
+    def put(self, settlement: Settlement) -> "asyncio.Future[Reply] | None":
+        """Send it now, or keep it until it can be sent. Cannot fail: safe in `finally`.
+
+        What is given back resolves when Redis has answered; a failure there only means that it is sent again.
+        """
+        if self._is_open():
+            try:
+                return self._send_one(settlement)
+            except AWAY:
+                pass
+        self.keep(settlement)
+        return None
+
+    def keep(self, settlement: Settlement) -> None:
         self._waiting.append(settlement)
+        if len(self._waiting) > MAX_WAITING:
+            self._add_up()
         self._wake.set()
 
-    async def drain_once(self) -> None:
-        """Send what waits; what cannot be sent now stays."""
+    def request_ids(self) -> set[str]:
+        """Of all that Redis has not confirmed."""
+        return {each.entry.admission.request_id for each in (*self._waiting, *self._sent.values())}
+
+    def send_all(self) -> None:
+        """All that waits, without waiting for the answers. Raises Lost."""
         while self._waiting:
-            settlement = self._waiting.popleft()
-            is_sent = False
-            try:
-                is_sent = await self._send(settlement)
-            finally:
-                # Also when we are cancelled in between: sending twice does nothing the second time.
-                if not is_sent:
-                    self._waiting.appendleft(settlement)
-            if not is_sent:
-                return
+            self._send_one(self._waiting[0])
+            self._waiting.popleft()
+
+    async def drain_once(self, *, is_forced: bool = False) -> None:
+        """Send what waits and wait until all that was sent is answered; what cannot be sent now stays."""
+        try:
+            while self._waiting and (is_forced or self._is_open()):
+                for _ in range(min(BATCH, len(self._waiting))):
+                    self._send_one(self._waiting[0])
+                    self._waiting.popleft()
+                await self._answered()
+        except AWAY:
+            pass
+        await self._answered()
 
     async def drain_forever(self) -> None:
         while True:
@@ -57,3 +92,43 @@ class Settlements:
             if self._waiting:
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
+
+    async def _answered(self) -> None:
+        if self._sent:
+            await asyncio.wait(list(self._sent))
+
+    def _send_one(self, settlement: Settlement) -> "asyncio.Future[Reply]":
+        future = self._send(settlement)
+        self._sent[future] = settlement
+        future.add_done_callback(self._note_answer)
+        return future
+
+    def _note_answer(self, future: "asyncio.Future[Reply]") -> None:
+        settlement = self._sent.pop(future)
+        # A cancelled waiter leaves us without the answer, as a lost one does: sending twice counts once.
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, ResponseError) and str(error).startswith(_OUR_FAULT):
+            _log.error("the settlement of %s is given up: %s", settlement.entry.admission.request_id, error)
+        elif future.cancelled() or error is not None:
+            self.keep(settlement)
+
+    def _add_up(self) -> None:
+        """Let the oldest settlement that Redis knows nothing of take up a later one of the same kind."""
+        first = self._waiting.popleft()
+        for index, other in enumerate(self._waiting):
+            if _is_alike(first, other):
+                first.entry.tokens += other.entry.tokens
+                first.entry.cost_nanousd += other.entry.cost_nanousd
+                first.entry.closed_at = max(first.entry.closed_at, other.entry.closed_at)
+                del self._waiting[index]
+                break
+            if index >= BATCH:
+                break
+        self._waiting.append(first)
+
+
+def _is_alike(one: Settlement, other: Settlement) -> bool:
+    return all(
+        each.outcome == "actual" and not each.entry.is_known and each.entry.at <= each.entry.accounts[0].horizon
+        for each in (one, other)
+    ) and one.entry.terms.absorbs(other.entry.terms)

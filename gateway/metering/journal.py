@@ -16,7 +16,7 @@ from protocol.usage import UsageEvent
 
 _log = logging.getLogger(__name__)
 
-_FILE = "events.sqlite"
+JOURNAL_FILE = "events.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS under_way (
     request_id TEXT PRIMARY KEY, event BLOB NOT NULL, completion_tokens INTEGER, cost_nanousd INTEGER
@@ -57,7 +57,7 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path, *, must_exist: bool = False) -> "Journal":
-        uri = f"{(folder / _FILE).absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}"
+        uri = f"{(folder / JOURNAL_FILE).absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -58,8 +58,10 @@ class UsageQueries:
             shown = [{column: row.pop("g"), **row} for row in shown]
         return UsagePage(shown, cursor)
 
-    async def totals(self, window: Window, *, tenant_id: str | None) -> Row:
-        [row] = await self._fetch(statements.totals(window, tenant_id))
+    async def totals(
+        self, window: Window, *, tenant_id: str | None, key_id: str | None = None, user_id: str | None = None
+    ) -> Row:
+        [row] = await self._fetch(statements.totals(window, tenant_id, key_id=key_id, user_id=user_id))
         return row
 
     async def series(self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int) -> list[Row]:

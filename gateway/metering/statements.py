@@ -59,8 +59,14 @@ def usage(window: Window, tenant_id: str | None, *, group_by: str, limit: int, a
     return _groups(window, tenant_id, group_by=group_by, limit=limit, after=after)
 
 
-def totals(window: Window, tenant_id: str | None) -> BoundQuery:
+def totals(
+    window: Window, tenant_id: str | None, *, key_id: str | None = None, user_id: str | None = None
+) -> BoundQuery:
     where, parameters = _where(window, tenant_id)
+    for column, value in (("key_id", key_id), ("user_id", user_id)):
+        if value is not None:
+            where += f" AND e.{column} = {{{column}:String}}"
+            parameters[column] = value
     return BoundQuery(f"SELECT {_SUMS} FROM {TABLE} AS e FINAL WHERE {where}", parameters)
 
 

@@ -19,6 +19,8 @@ from router.fleet import Fleet, Member, Pool
 
 _log = logging.getLogger(__name__)
 
+READ_DEADLINE_S = 1.0
+"""A loop can wait longer for Redis than a request: it also runs while our own event loop is slow."""
 SHUN_S = 2.0
 """How long a replica that failed a request is taken for unhealthy, unless it was merely full."""
 
@@ -42,7 +44,6 @@ class Registry:
         self._catalog = catalog
         self._fixed = fixed
         self._worker_key = settings.worker_key.get_secret_value() if settings.worker_key else None
-        self._deadline_s = settings.redis_deadline_ms / 1000
         self._sightings: dict[str, _Sighting] = {}
         self._shunned_until: dict[str, float] = {}
         self._failed_at = float("-inf")
@@ -58,7 +59,7 @@ class Registry:
         now = time.monotonic()
         if self._worker_key is not None:
             try:
-                async with asyncio.timeout(self._deadline_s):
+                async with asyncio.timeout(READ_DEADLINE_S):
                     sealed = await cast(Awaitable[dict[bytes, bytes]], self._redis.hgetall(WORKERS_KEY))
                 self._note(sealed, now)
             except AWAY as error:

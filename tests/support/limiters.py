@@ -1,16 +1,19 @@
 """Limiters over a real Valkey, and a ledger that says what a test tells it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.domain.catalog import TierTerms
-from gateway.limits.ledger import LedgerAway
+from gateway.limits.ledger import Ledger, LedgerAway, Used
 from gateway.limits.limiter import Limiter
-from gateway.limits.reservation import Admission
-from gateway.redis_client import connect_redis
+from gateway.limits.limiter import open_limiter as open_bare_limiter
+from gateway.limits.reservation import Admission, Scope
+from gateway.main import end_tasks
 
 NOW = datetime(2026, 3, 14, 15, 9, 26, tzinfo=UTC)
 
@@ -22,29 +25,30 @@ class KnownLedger:
     is_away: bool = False
     num_calls: int = 0
 
-    async def tokens_today(self, tenant_id: UUID, now: datetime) -> int:
-        return self._answer(self.tokens)
-
-    async def spent_this_month(self, tenant_id: UUID, now: datetime) -> int:
-        return self._answer(self.nanousd)
-
-    def _answer(self, value: int) -> int:
+    async def used(self, tenant_id: UUID, scope: str, now: datetime) -> Used:
         self.num_calls += 1
         if self.is_away:
             raise LedgerAway
-        return value
+        return Used(self.tokens, self.nanousd)
 
 
 @asynccontextmanager
 async def open_limiter(
-    url: str, *, ledger: KnownLedger | None = None, window_s: float = 60.0, lease_s: float = 15.0
+    url: str, *, ledger: Ledger | None = None, deadline_s: float = 5.0, **options: Any
 ) -> AsyncIterator[Limiter]:
-    redis = connect_redis(url, deadline_s=5.0)
-    try:
-        yield Limiter(redis, ledger or KnownLedger(), deadline_s=5.0, window_s=window_s, lease_s=lease_s)
-    finally:
-        await redis.aclose()
+    """With its loops beside it, and with a deadline that a busy machine keeps."""
+    async with (
+        open_bare_limiter(url, ledger or KnownLedger(), deadline_s=deadline_s, **options) as limiter,
+        asyncio.TaskGroup() as group,
+    ):
+        loops = [group.create_task(limiter.run_forever())]
+        try:
+            yield limiter
+        finally:
+            await end_tasks(loops)
 
 
-def admission(tenant_id: UUID, tier: TierTerms, *, tokens: int = 1, cost_nanousd: int = 0) -> Admission:
-    return Admission(str(uuid4()), tenant_id, tier, tokens, cost_nanousd, NOW)
+def admission(
+    tenant_id: UUID, tier: TierTerms, *inner_scopes: Scope, tokens: int = 1, cost_nanousd: int = 0
+) -> Admission:
+    return Admission(str(uuid4()), tenant_id, tier, tokens, cost_nanousd, NOW, inner_scopes)

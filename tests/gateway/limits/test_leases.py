@@ -1,89 +1,158 @@
-"""Leases live as long as their gateway keeps them, and what a dead one held is given back."""
+"""What a gateway holds lives as long as its heartbeat, comes back after that, and is never counted twice."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.clock import utc_now
 from gateway.http.errors import LimitReached
+from gateway.limits.commands import held_key
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import Limiter
-from gateway.limits.reservation import Admission
 from gateway.redis_client import connect_redis
-from tests.support.limiters import KnownLedger
+from tests.support.limiters import admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
 
-LEASE_S = 0.3
+LEASE_S = 0.5
+TIER = make_tier(concurrency=1, tokens_per_day=100)
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Any:
+    """Gateways know each other by their Redis: what dies here must not be found by other tests."""
+    process = ValkeyProcess(tmp_path)
+    process.start()
+    yield process
+    process.stop()
 
 
 @asynccontextmanager
 async def open_gateway(valkey: ValkeyProcess) -> AsyncIterator[tuple[Limiter, LeaseKeeper]]:
-    redis = connect_redis(valkey.url, deadline_s=5.0)
-    limiter = Limiter(redis, KnownLedger(), deadline_s=5.0, lease_s=LEASE_S)
-    keeper = LeaseKeeper(redis, limiter, incarnation=uuid4().hex, deadline_s=5.0, lease_s=LEASE_S, orphan_s=LEASE_S)
+    async with open_limiter(valkey.url, lease_s=LEASE_S) as limiter:
+        yield limiter, LeaseKeeper(limiter)
+
+
+async def is_refused(limiter: Limiter, tenant_id: UUID, *, tokens: int = 1) -> bool:
     try:
-        yield limiter, keeper
-    finally:
-        await redis.aclose()
-
-
-def admission(tenant_id: UUID, *, tokens: int = 1) -> Admission:
-    tier = make_tier(concurrency=1, tokens_per_day=100)
-    return Admission(str(uuid4()), tenant_id, tier, tokens, 0, utc_now())
-
-
-async def is_refused(limiter: Limiter, tenant_id: UUID) -> bool:
-    try:
-        limiter.refund_soon(await limiter.admit(admission(tenant_id)))
+        limiter.refund_soon(await limiter.admit(admission(tenant_id, TIER, tokens=tokens)))
     except LimitReached:
         return True
     await limiter.settlements.drain_once()
     return False
 
 
-async def test_a_renewed_lease_outlives_its_term(valkey: ValkeyProcess) -> None:
+async def beat_until_free(keeper: LeaseKeeper, limiter: Limiter, tenant_id: UUID, *, tokens: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while await is_refused(limiter, tenant_id, tokens=tokens):
+            await keeper.beat()
+            await asyncio.sleep(LEASE_S / 10)
+
+
+async def test_a_beating_gateway_keeps_what_it_holds(own_valkey: ValkeyProcess) -> None:
     tenant_id = uuid4()
-    async with open_gateway(valkey) as (limiter, keeper), open_gateway(valkey) as (other, _):
-        await limiter.admit(admission(tenant_id))
+    async with open_gateway(own_valkey) as (limiter, keeper), open_gateway(own_valkey) as (other, other_keeper):
+        await limiter.admit(admission(tenant_id, TIER, tokens=100))
         deadline = asyncio.get_running_loop().time() + 3 * LEASE_S
         while asyncio.get_running_loop().time() < deadline:
-            await keeper.renew()
+            await keeper.beat()
+            await other_keeper.beat()
             assert await is_refused(other, tenant_id)
 
 
-async def test_what_a_dead_gateway_held_of_the_day_comes_back(valkey: ValkeyProcess) -> None:
+async def test_what_a_dead_gateway_held_comes_back_after_its_lease(own_valkey: ValkeyProcess) -> None:
     tenant_id = uuid4()
-    async with open_gateway(valkey) as (dead, _):
-        await dead.admit(admission(tenant_id, tokens=100))
-    async with open_gateway(valkey) as (limiter, keeper), asyncio.timeout(20):
-        with pytest.raises(LimitReached):
-            await limiter.admit(admission(tenant_id))
-        while await is_refused(limiter, tenant_id):
-            await keeper.sweep(tenant_id)
-            await limiter.settlements.drain_once()
+    async with open_gateway(own_valkey) as (dead, _):
+        await dead.admit(admission(tenant_id, TIER, tokens=100))
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        assert await is_refused(limiter, tenant_id)
+        await beat_until_free(keeper, limiter, tenant_id, tokens=100)
 
 
-async def test_a_live_gateways_holdings_are_not_swept(valkey: ValkeyProcess) -> None:
+async def test_a_gateway_that_was_only_paused_is_counted_right_when_it_comes_back(own_valkey: ValkeyProcess) -> None:
     tenant_id = uuid4()
-    async with open_gateway(valkey) as (limiter, keeper):
-        await limiter.admit(admission(tenant_id, tokens=100))
-        deadline = asyncio.get_running_loop().time() + 3 * LEASE_S
-        while asyncio.get_running_loop().time() < deadline:
-            await keeper.renew()
-            await keeper.sweep(tenant_id)
-            assert len(limiter.settlements) == 0
+    async with open_gateway(own_valkey) as (paused, paused_keeper):
+        reservation = await paused.admit(admission(tenant_id, TIER, tokens=60))
+        async with open_gateway(own_valkey) as (limiter, keeper):
+            await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+            # It comes back, and its request is under way again...
+            await paused_keeper.beat()
+            async with asyncio.timeout(20):
+                while not await is_refused(limiter, tenant_id):
+                    await asyncio.sleep(0.01)
+            # ...until it ends, and counts once, however often that is said.
+            for _ in range(2):
+                await paused.settle(reservation, tokens=60, cost_nanousd=0)
+            assert not await is_refused(limiter, tenant_id, tokens=40)
+            assert await is_refused(limiter, tenant_id, tokens=41)
 
 
-async def test_gateways_know_how_many_share_the_limits(valkey: ValkeyProcess) -> None:
-    async with open_gateway(valkey) as (limiter, keeper), open_gateway(valkey) as (_, other):
-        await keeper.beat()
-        before = limiter.local.num_gateways
+async def test_a_request_that_ends_after_its_gateway_was_taken_for_dead_counts_once(own_valkey: ValkeyProcess) -> None:
+    tenant_id = uuid4()
+    async with open_gateway(own_valkey) as (paused, _):
+        reservation = await paused.admit(admission(tenant_id, TIER, tokens=60))
+        async with open_gateway(own_valkey) as (limiter, keeper):
+            await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+            for _ in range(2):
+                await paused.settle(reservation, tokens=50, cost_nanousd=0)
+            assert not await is_refused(limiter, tenant_id, tokens=50)
+            assert await is_refused(limiter, tenant_id, tokens=51)
+
+
+async def test_a_settled_request_is_not_brought_back_to_life(own_valkey: ValkeyProcess) -> None:
+    tenant_id = uuid4()
+    async with open_gateway(own_valkey) as (limiter, _):
+        reservation = await limiter.admit(admission(tenant_id, TIER))
+        entry = reservation.entry
+        # As after being taken for dead: this is on its way when the request ends, and may arrive before or after that.
+        entry.is_known = False
+        renewal = entry.terms.tell(entry.admission.request_id, 1, 0, age_s=0, is_live=True, counting="always")
+        before = limiter.redis.send(renewal, order=entry.accounts[0].order)
+        await limiter.settle(reservation, tokens=1, cost_nanousd=0)
+        after = limiter.redis.send(renewal, order=entry.accounts[0].order)
+        await asyncio.gather(before.future, after.future)
+        assert not await is_refused(limiter, tenant_id, tokens=99)
+        assert await is_refused(limiter, tenant_id, tokens=100)
+
+
+async def test_what_arrives_after_its_own_settlement_is_tidied_up(own_valkey: ValkeyProcess) -> None:
+    tenant_id = uuid4()
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        assert not await is_refused(limiter, tenant_id)
+        stray = limiter.local.enter(admission(tenant_id, TIER, tokens=100))
+        limiter.local.leave(stray)
+        await limiter._ask(stray).future
+        assert await is_refused(limiter, tenant_id)
+        await keeper.tidy()
+        assert not await is_refused(limiter, tenant_id, tokens=100)
+
+
+async def test_nothing_is_left_of_requests_that_ended(own_valkey: ValkeyProcess) -> None:
+    tenant_id = uuid4()
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        for how in ("settled", "refunded", "told"):
+            reservation = await limiter.admit(admission(tenant_id, TIER))
+            if how == "refunded":
+                limiter.refund_soon(reservation)
+            else:
+                reservation.entry.is_known = how == "settled"
+                await limiter.settle(reservation, tokens=1, cost_nanousd=0)
+        await limiter.settlements.drain_once()
+        await keeper.tidy()
+        redis: Any = connect_redis(own_valkey.url, deadline_s=5)
+        assert await redis.exists(held_key(tenant_id, limiter.presence.incarnation)) == 0
+        await redis.aclose()
+
+
+async def test_gateways_know_how_many_share_the_limits(own_valkey: ValkeyProcess) -> None:
+    async with open_gateway(own_valkey) as (limiter, keeper), open_gateway(own_valkey) as (_, other):
         await other.beat()
         await keeper.beat()
-        assert limiter.local.num_gateways == before + 1
+        assert limiter.local.num_gateways == 2
         await other.leave()
-        await keeper.leave()
+        await keeper.beat()
+        assert limiter.local.num_gateways == 1

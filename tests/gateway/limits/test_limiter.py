@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.http.errors import LimitReached, Unavailable
-from gateway.limits.reservation import Reservation
+from gateway.limits.reservation import Reservation, Scope, ScopeLimits
+from gateway.redis_client import connect_redis
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
@@ -89,19 +92,6 @@ async def test_concurrency_counts_what_is_under_way(valkey: ValkeyProcess) -> No
         await limiter.admit(admission(tenant_id, tier))
 
 
-async def test_leases_of_a_dead_gateway_expire(valkey: ValkeyProcess) -> None:
-    tenant_id, tier = uuid4(), make_tier(concurrency=1)
-    async with open_limiter(valkey.url, lease_s=0.2) as dead:
-        await dead.admit(admission(tenant_id, tier))
-    async with open_limiter(valkey.url, lease_s=0.2) as limiter, asyncio.timeout(5):
-        while True:
-            try:
-                await limiter.admit(admission(tenant_id, tier))
-                return
-            except LimitReached:
-                await asyncio.sleep(0.02)
-
-
 async def test_a_refund_leaves_nothing_behind(valkey: ValkeyProcess) -> None:
     tier = make_tier(
         requests_per_minute=1,
@@ -144,6 +134,66 @@ async def test_settling_twice_counts_once(valkey: ValkeyProcess) -> None:
         await limiter.admit(admission(tenant_id, tier, tokens=60))
         with pytest.raises(LimitReached):
             await limiter.admit(admission(tenant_id, tier, tokens=1))
+
+
+async def test_a_budget_key_that_was_seeded_and_then_refused_expires(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(budget_nanousd_per_month=100)
+    async with open_limiter(valkey.url, ledger=KnownLedger(nanousd=100)) as limiter:
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, tier, cost_nanousd=1))
+    redis: Any = connect_redis(valkey.url, deadline_s=5)
+    keys = await redis.keys(f"*{tenant_id}*")
+    assert len(keys) == 1
+    assert all([await redis.ttl(key) > 0 for key in keys])
+    await redis.aclose()
+
+
+async def test_all_scopes_have_room_or_nothing_is_reserved(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=4)
+    alice = Scope("user:al ice=3", ScopeLimits(requests_per_minute=1, tokens_per_day=100))
+    key = Scope("key:k1", ScopeLimits(concurrency=2))
+    async with open_limiter(valkey.url) as limiter:
+        first = await limiter.admit(admission(tenant_id, tier, key, alice))
+        with pytest.raises(LimitReached, match="this user") as refused:
+            await limiter.admit(admission(tenant_id, tier, key, alice))
+        assert (refused.value.scope, refused.value.code) == (alice.name, "requests_per_minute")
+        second = await limiter.admit(admission(tenant_id, tier, key))
+        with pytest.raises(LimitReached, match="this key") as refused:
+            await limiter.admit(admission(tenant_id, tier, key))
+        assert (refused.value.scope, refused.value.code) == (key.name, "concurrency")
+        for reservation in (first, second):
+            await limiter.settle(reservation, tokens=1, cost_nanousd=0)
+        third = await limiter.admit(admission(tenant_id, tier, key))
+        assert third.standing.num_requests == 3
+        await limiter.admit(admission(tenant_id, tier, key))
+        with pytest.raises(LimitReached, match="tier test") as refused:
+            await limiter.admit(admission(tenant_id, tier))
+        assert refused.value.scope == "tenant"
+
+
+async def test_a_cancelled_request_gives_back_what_it_was_about_to_get(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(concurrency=1, tokens_per_day=1)
+    async with open_limiter(valkey.url) as limiter:
+        asking = asyncio.create_task(limiter.admit(admission(tenant_id, tier)))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+        await limiter.admit(admission(tenant_id, tier))
+
+
+async def test_a_server_that_forgot_our_scripts_is_given_them_again(tmp_path: Path) -> None:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    try:
+        async with open_limiter(valkey.url) as limiter:
+            await limiter.redis.execute("SCRIPT", "FLUSH")
+            reservations = await asyncio.gather(
+                *(limiter.admit(admission(uuid4(), make_tier(concurrency=1))) for _ in range(10))
+            )
+            assert not any(reservation.standing.is_local for reservation in reservations)
+    finally:
+        valkey.stop()
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,81 @@
+"""Usage that waits in the outboxes of this machine: summed by SQLite itself, which neither holds the event loop's
+thread nor writes. A file that cannot be read is an error, never zero.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.metering.folders import list_folders
+from gateway.metering.journal import JOURNAL_FILE
+from gateway.metering.windows import Window
+
+READ_TIMEOUT_S = 5.0
+_SUMS = """
+SELECT coalesce(sum(tokens) FILTER (WHERE at >= :day), 0), coalesce(sum(cost), 0)
+FROM (
+    SELECT json_extract(event, '$.tenant_id') AS tenant_id, json_extract(event, '$.key_id') AS key_id,
+        json_extract(event, '$.user_id') AS user_id, julianday(json_extract(event, '$.timestamp')) AS at,
+        json_extract(event, '$.prompt_tokens') + json_extract(event, '$.completion_tokens') AS tokens,
+        json_extract(event, '$.cost_nanousd') AS cost
+    FROM (SELECT CAST(event AS TEXT) AS event FROM closed) WHERE json_valid(event)
+)
+WHERE tenant_id = :tenant_id AND at >= :month AND at < :end AND (:key_id IS NULL OR key_id = :key_id)
+    AND (:user_id IS NULL OR user_id = :user_id)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """A tenant's usage, all of it or that of a key or of an end user."""
+
+    tenant_id: str
+    key_id: str | None = None
+    user_id: str | None = None
+
+
+def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tuple[int, int]:
+    """Tokens of the day and cost of the month. Raises sqlite3.Error or OSError where an outbox cannot be read."""
+    parameters = {
+        "tenant_id": whose.tenant_id,
+        "key_id": whose.key_id,
+        "user_id": whose.user_id,
+        "day": _julian(day),
+        "month": _julian(month),
+        "end": _julian(Window(month.end, month.end)),
+    }
+    tokens = cost_nanousd = 0
+    for path in _journals(data_dir):
+        try:
+            more_tokens, more_nanousd = _sum(path, parameters)
+        except sqlite3.Error:
+            if path.exists():
+                raise
+            # The consumer has just removed it: all of it is in ClickHouse, which is asked after us.
+            continue
+        tokens += more_tokens
+        cost_nanousd += more_nanousd
+    return tokens, cost_nanousd
+
+
+def _journals(data_dir: Path) -> Iterator[Path]:
+    for folder in list_folders(data_dir):
+        path = folder / JOURNAL_FILE
+        # A gateway that is just starting has a folder and nothing in it.
+        if path.exists():
+            yield path
+
+
+def _sum(path: Path, parameters: dict[str, str | float | None]) -> tuple[int, int]:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=READ_TIMEOUT_S)) as connection:
+        connection.execute("PRAGMA query_only = ON")
+        tokens, cost_nanousd = connection.execute(_SUMS, parameters).fetchone()
+    return int(tokens), int(cost_nanousd)
+
+
+def _julian(window: Window) -> float:
+    """When it starts, as SQLite's julianday() counts."""
+    return window.start.timestamp() / 86_400 + 2_440_587.5

@@ -1,0 +1,10 @@
+-- A gateway says that it lives.
+-- KEYS 1 zset: incarnation -> last heartbeat (us)   ARGV 1 incarnation  2 lease_us
+-- Answer: gateways alive, whether this one was, gateways that are dead and not buried yet ...
+local now = now_us()
+local before = redis.call('ZSCORE', KEYS[1], ARGV[1])
+local dead_since = now - tonumber(ARGV[2])
+local was_alive = before and tonumber(before) > dead_since
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+local dead = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', dead_since)
+return {redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%d', dead_since), '+inf'), was_alive and 1 or 0, unpack(dead)}

@@ -1,0 +1,7 @@
+-- Forget a gateway whose holdings were given back, unless it has shown itself meanwhile.
+-- KEYS 1 zset: incarnation -> last heartbeat (us)  2 set: its tenants   ARGV 1 incarnation  2 lease_us
+local last = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if last and tonumber(last) > now_us() - tonumber(ARGV[2]) then return 0 end
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('DEL', KEYS[2])
+return 1

@@ -1,0 +1,46 @@
+-- Count a request that its gateway admitted without Redis, or that Redis may have forgotten. Telling twice counts once.
+--
+-- KEYS as in admit.lua
+-- ARGV 1 window_us  2 day  3 month  4 the record's scopes  5 request id  6 tokens  7 cost  8 age_us
+--      9 'live' (under way: reserved) or 'done' (this is what it came to)
+--      10 count it on day and month: 'always', 'seeded' (only where the ledger was asked before), or 'never'
+local held, window_us, day, month = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local id, tokens, cost, age_us = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local is_live, periods = ARGV[9] == 'live', ARGV[10]
+local now = now_us()
+local at = now - age_us
+local slot = math.floor(at * NUM_BUCKETS / window_us)
+local record = redis.call('HGET', held, id)
+if record == 'done' then return 0 end
+
+if record and not is_live then
+  close_record(record, tokens, cost, 'actual')
+  redis.call('HSET', held, id, 'done')
+  return 1
+end
+local is_swept = record and string.sub(record, 1, 5) == 'swept'
+if record and not is_swept then return 0 end
+
+local s = 1
+for flags in string.gmatch(ARGV[4], '=(%d)') do
+  s = s + 1
+  flags = tonumber(flags)
+  local scope = read_scope(KEYS[s], slot, day, month)
+  drop_old(scope, now, window_us)
+  -- What was swept is still in the window.
+  if age_us < window_us and not is_swept then count(scope, at, tokens) end
+  if is_live then scope.live = scope.live + 1 end
+  local on_day = flags % 2 == 1 and (periods == 'always' or periods == 'seeded' and scope.seed_day)
+  local on_month = flags >= 2 and (periods == 'always' or periods == 'seeded' and scope.seed_month)
+  scope.day, scope.month = scope.day + tokens, scope.month + cost
+  write_scope(scope, day, month, on_day, on_month)
+  keep(held, scope, flags > 0)
+end
+if is_swept then
+  redis.call('HSET', held, id, 'live' .. string.sub(record, 6))
+elseif is_live then
+  redis.call('HSET', held, id, string.format('live %d %d %d %s %s %s', slot, tokens, cost, day, month, ARGV[4]))
+else
+  redis.call('HSET', held, id, 'done')
+end
+return 1

@@ -1,0 +1,138 @@
+"""Redis is told what this gateway admitted without it, and what it has lost: each request with its own time, once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from redis.exceptions import ResponseError
+
+from gateway.limits.commands import Counting
+from gateway.limits.local import Account, Entry, LocalLimiter
+from gateway.limits.presence import Presence
+from gateway.limits.settlements import Settlement, Settlements
+from gateway.redis_client.line import Call, ignore_outcome
+from gateway.redis_client.pipeline import Pipeline
+from gateway.redis_client.resp import Reply
+
+_log = logging.getLogger(__name__)
+
+BATCH = 500
+"""Told at once: the next ones must not make Redis late."""
+NEW_IN_LEDGER_S = 30.0
+"""A request that ended so lately may be missing from the ledger: counted twice rather than never."""
+POLL_S = 0.05
+
+
+class Telling:
+    def __init__(
+        self,
+        redis: Pipeline,
+        local: LocalLimiter,
+        presence: Presence,
+        settlements: Settlements,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._local = local
+        self._presence = presence
+        self._settlements = settlements
+        self._clock = clock
+        self._registration = 0
+        self._generation: bytes | None = None
+        self._remembers_since = float("-inf")
+
+    def register(self, account: Account, tenant_id: UUID) -> None:
+        """Before the first command for a tenant: whoever buries this gateway must find what it holds."""
+        if account.registration != self._registration:
+            call = self._redis.send(self._presence.registration_of(tenant_id), order=account.order)
+            call.future.add_done_callback(ignore_outcome)
+            account.registration = self._registration
+
+    def forget_registrations(self) -> None:
+        """Some may not have arrived, or be gone."""
+        self._registration += 1
+
+    def tell(self, entry: Entry) -> Call:
+        """Raises Lost."""
+        self.register(entry.accounts[0], entry.admission.tenant_id)
+        now = self._clock()
+        command = entry.terms.tell(
+            entry.admission.request_id,
+            entry.tokens,
+            entry.cost_nanousd,
+            age_s=max(0.0, now - entry.at),
+            is_live=entry.is_live,
+            counting=self._counting(entry, now),
+        )
+        return self._redis.send(command, order=entry.accounts[0].order)
+
+    def send_untold(self) -> list["asyncio.Future[Reply]"]:
+        """Tell all that is under way and not known to Redis. Raises Lost."""
+        return [self._tell_live(entry) for entry in list(self._local.untold.values())]
+
+    async def tell_untold(self) -> None:
+        while self._local.untold:
+            batch = [self._tell_live(entry) for entry in list(self._local.untold.values())[:BATCH]]
+            await asyncio.gather(*batch)
+
+    async def catch_up(self) -> None:
+        """Until Redis knows nearly everything; what comes meanwhile is left. Raises what AWAY names."""
+        has_forgotten = await self._note_generation()
+        self.forget_registrations()
+        await self._tell_everything()
+        beat = await self._presence.beat()
+        if has_forgotten:
+            await self._wait_for_others(beat.num_alive)
+        else:
+            self._local.num_gateways = max(1, beat.num_alive)
+
+    async def _tell_everything(self) -> None:
+        await self.tell_untold()
+        await self._settlements.drain_once(is_forced=True)
+
+    async def _note_generation(self) -> bool:
+        """Whether Redis has lost what it once knew of this gateway."""
+        generation = await self._presence.generation()
+        if generation == self._generation:
+            return False
+        is_first, self._generation = self._generation is None, generation
+        if is_first:
+            return False
+        self._remembers_since = self._clock()
+        _log.warning("Redis has lost its memory, it is told what is known here")
+        for entry in self._local.forget_memory_of_redis():
+            self._settlements.keep(Settlement(entry, "actual"))
+        return True
+
+    async def _wait_for_others(self, num_alive: int) -> None:
+        """Until all gateways have told what they know, or had a lease's time for it: before, Redis admits too much."""
+        give_up_at = self._clock() + self._presence.lease_s
+        while num_alive < self._local.num_gateways and self._clock() < give_up_at:
+            await asyncio.sleep(POLL_S)
+            await self._tell_everything()
+            num_alive = (await self._presence.beat()).num_alive
+
+    def _tell_live(self, entry: Entry) -> "asyncio.Future[Reply]":
+        future = self.tell(entry).future
+        future.add_done_callback(lambda done: self._note_told(entry, done))
+        return future
+
+    def _note_told(self, entry: Entry, done: "asyncio.Future[Reply]") -> None:
+        error = None if done.cancelled() else done.exception()
+        request_id = entry.admission.request_id
+        if isinstance(error, ResponseError):
+            _log.error("Redis does not take the request %s: %s", request_id, error)
+        elif done.cancelled() or error is not None:
+            return
+        entry.is_known = error is None
+        if self._local.untold.get(request_id) is entry:
+            del self._local.untold[request_id]
+
+    def _counting(self, entry: Entry, now: float) -> Counting:
+        """Does it count on day and month? Not twice, where the ledger was or will be read after the request ended."""
+        if now - entry.closed_at < NEW_IN_LEDGER_S:
+            return "always"
+        return "never" if entry.closed_at < self._remembers_since else "seeded"

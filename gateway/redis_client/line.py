@@ -1,0 +1,203 @@
+"""One connection to Redis: commands of one turn of the event loop leave in one write, answers are matched in order.
+
+A call's age is counted in ticks of our own event loop: a loop that comes late gives a tick late, so that our own
+slowness never makes Redis look slow. What is in the socket is read between any two ticks.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from redis.exceptions import RedisError, ResponseError
+
+from gateway.redis_client.resp import BadReply, Replies, Reply, encode
+
+TICKS = 5
+"""A call is late at the fifth tick that it sees: after 80 to 100 % of its deadline."""
+DROP_TICKS = 40 * TICKS
+"""A connection whose oldest call has waited this long is given up: its path may be dead while a new one would work."""
+
+
+class Late(RedisError):
+    """The deadline passed; the answer may still come, and `call.then` is told of it."""
+
+    def __init__(self, call: "Call") -> None:
+        super().__init__("no answer within the deadline")
+        self.call = call
+
+
+class Lost(RedisError):
+    """The connection ended before the answer, or there was none; nobody knows whether the command was executed."""
+
+
+class Watch(Protocol):
+    """Who judges by what lines see whether Redis is away. Called often, and must be quick."""
+
+    def note_answer(self) -> None:
+        """One came in time."""
+        ...
+
+    def note_late(self) -> None:
+        """None came within a deadline, or an error instead of one."""
+        ...
+
+    def note_lines(self, num_lines: int) -> None:
+        """So many connections stand now."""
+        ...
+
+
+class Call:
+    __slots__ = ("command", "future", "is_late", "is_repeated", "then", "tick")
+
+    def __init__(self, command: bytes, future: "asyncio.Future[Reply]", tick: int) -> None:
+        self.command = command
+        self.future = future
+        self.tick = tick
+        self.is_late = False
+        self.is_repeated = False
+        self.then: Callable[[Reply | RedisError], None] | None = None
+        """Told of what comes after the deadline."""
+
+
+class Line(asyncio.Protocol):
+    def __init__(self, watch: Watch, *, deadline_s: float, scripts: tuple[str, ...]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._watch = watch
+        self._tick_s = deadline_s / TICKS
+        self._scripts = scripts
+        self._probe: Call | None = None
+        self.is_introduced = False
+        """Only then do its answers say how Redis is; until then `connect` has a deadline of its own."""
+        self.on_lost: Callable[[], None] | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._replies = Replies()
+        self._unwritten: list[bytes] = []
+        self._waiting: deque[Call] = deque()
+        self._ticks = 0
+        self._is_ticking = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def send(self, command: bytes) -> Call:
+        """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the line is not open."""
+        if self._transport is None:
+            raise Lost("not connected")
+        call = Call(command, self._loop.create_future(), self._ticks)
+        self._enqueue(call)
+        return call
+
+    def probe(self) -> None:
+        """Ask whether anybody is there, unless the last such question is still open."""
+        if self._probe is None and self._transport is not None:
+            self._probe = self.send(encode("PING"))
+            self._probe.future.add_done_callback(ignore_outcome)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        lost = Lost(f"the connection ended: {error or 'closed'}")
+        calls, self._waiting, self._probe = self._waiting, deque(), None
+        if self.on_lost is not None:
+            self.on_lost()
+        for call in calls:
+            _end(call, lost)
+
+    def data_received(self, data: bytes) -> None:
+        is_in_time = False
+        try:
+            for reply in self._replies.feed(data):
+                is_in_time |= self._match(reply)
+        except (BadReply, IndexError):
+            # Not our protocol, or more answers than questions: nothing on this connection can be believed.
+            self.close()
+        if is_in_time and self.is_introduced:
+            self._watch.note_answer()
+
+    def _match(self, reply: Reply) -> bool:
+        """Whether the reply was a good one and in time."""
+        call = self._waiting.popleft()
+        if call is self._probe:
+            self._probe = None
+        if isinstance(reply, ResponseError):
+            if str(reply).startswith("NOSCRIPT") and self._transport is not None and not call.is_repeated:
+                self._load_and_repeat(call)
+                return False
+            self._watch.note_late()
+        is_late = call.is_late
+        _end(call, reply)
+        return not is_late and not isinstance(reply, ResponseError)
+
+    def _enqueue(self, call: Call) -> None:
+        self._waiting.append(call)
+        if not self._unwritten:
+            self._loop.call_soon(self._flush)
+        self._unwritten.append(call.command)
+
+    def _load_and_repeat(self, call: Call) -> None:
+        """The server has forgotten our scripts."""
+        for script in self._scripts:
+            self.send(encode("SCRIPT", "LOAD", script)).future.add_done_callback(ignore_outcome)
+        call.is_repeated = True
+        call.tick = self._ticks
+        self._enqueue(call)
+
+    def _flush(self) -> None:
+        commands, self._unwritten = self._unwritten, []
+        if self._transport is None:
+            return
+        self._transport.write(b"".join(commands))
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._loop.call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        if not self._waiting:
+            self._is_ticking = False
+            return
+        self._loop.call_later(self._tick_s, self._tick)
+        if self._ticks - self._waiting[0].tick >= DROP_TICKS:
+            self.close()
+            return
+        if self.is_introduced:
+            self._judge()
+
+    def _judge(self) -> None:
+        """End what is late. However many calls that are, they tell of one lateness."""
+        is_any_late = False
+        for call in self._waiting:
+            if self._ticks - call.tick < TICKS:
+                break
+            if not call.is_late:
+                is_any_late = call.is_late = True
+                if not call.future.done():
+                    call.future.set_exception(Late(call))
+        if is_any_late:
+            self._watch.note_late()
+
+
+def ignore_outcome(future: "asyncio.Future[Reply]") -> None:
+    """Nobody waits for this answer; its failure is judged by the line itself."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _end(call: Call, outcome: Reply | RedisError) -> None:
+    if call.is_late:
+        if call.then is not None:
+            call.then(outcome)
+    elif call.future.done():
+        return
+    elif isinstance(outcome, RedisError):
+        call.future.set_exception(outcome)
+    else:
+        call.future.set_result(outcome)

@@ -1,0 +1,145 @@
+"""A few fixed connections that all calls of a process share. Calls with the same `order` keep theirs."""
+
+import asyncio
+import logging
+import ssl
+from typing import Any
+
+from redis.asyncio.connection import SSLConnection, parse_url
+from redis.exceptions import RedisError
+
+from gateway.redis_client.line import Call, Line, Lost, Watch
+from gateway.redis_client.resp import Reply, encode
+
+_log = logging.getLogger(__name__)
+
+NUM_LINES = 2
+CONNECT_S = 1.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+class Pipeline:
+    """`connect` once, run `keep_forever` beside the server, `close` at the end."""
+
+    def __init__(self, url: str, *, deadline_s: float, scripts: tuple[str, ...], watch: Watch) -> None:
+        self._options: dict[str, Any] = dict(parse_url(url))
+        self._deadline_s = deadline_s
+        self._scripts = scripts
+        self._watch = watch
+        self._lines: list[Line | None] = [None] * NUM_LINES
+        self._lost = [asyncio.Event() for _ in range(NUM_LINES)]
+        self._reason = ""
+
+    async def connect(self) -> None:
+        """Try once. What does not come up now is `keep_forever`'s."""
+        await asyncio.gather(*(self._try_open(place) for place in range(NUM_LINES)))
+
+    async def keep_forever(self) -> None:
+        """Reconnect what was lost."""
+        async with asyncio.TaskGroup() as group:
+            for place in range(NUM_LINES):
+                group.create_task(self._keep_line(place))
+
+    def close(self) -> None:
+        for line in self._lines:
+            if line is not None:
+                line.close()
+
+    def send(self, command: bytes, *, order: int = 0) -> Call:
+        """Written together with all other calls of this turn of the event loop. Raises Lost without a connection."""
+        for place in range(order, order + NUM_LINES):
+            line = self._lines[place % NUM_LINES]
+            if line is not None and line.is_open:
+                return line.send(command)
+        raise Lost("no connection to Redis")
+
+    async def execute(self, *parts: str | bytes | int) -> Reply:
+        """One command. Raises what AWAY names."""
+        return await self.send(encode(*parts)).future
+
+    def probe(self) -> None:
+        for line in self._lines:
+            if line is not None:
+                line.probe()
+
+    async def _keep_line(self, place: int) -> None:
+        pause_s = 0.0
+        while True:
+            line = self._lines[place]
+            if line is not None and line.is_open:
+                pause_s = 0.0
+                await self._lost[place].wait()
+            elif not await self._try_open(place):
+                pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+                await asyncio.sleep(pause_s)
+
+    async def _try_open(self, place: int) -> bool:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                line = await self._open()
+        except (RedisError, OSError, TimeoutError, ssl.SSLError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            if reason != self._reason:
+                _log.warning("cannot connect to Redis: %s", reason)
+            self._reason = reason
+            self._note_lines()
+            return False
+        self._reason = ""
+        self._lines[place] = line
+        self._lost[place].clear()
+        line.is_introduced = True
+        line.on_lost = lambda: self._note_lost(place)
+        self._note_lines()
+        return True
+
+    async def _open(self) -> Line:
+        """A line that has said who it is and has our scripts."""
+        line = Line(self._watch, deadline_s=self._deadline_s, scripts=self._scripts)
+        loop, options = asyncio.get_running_loop(), self._options
+        if "path" in options:
+            await loop.create_unix_connection(lambda: line, options["path"])
+        else:
+            host, port = options.get("host", "localhost"), options.get("port", 6379)
+            await loop.create_connection(lambda: line, host, port, ssl=_tls_of(options))
+        try:
+            await self._introduce(line)
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    async def _introduce(self, line: Line) -> None:
+        options = self._options
+        commands = [encode("SCRIPT", "LOAD", script) for script in self._scripts]
+        if "db" in options:
+            commands.insert(0, encode("SELECT", options["db"]))
+        if "password" in options:
+            user = (options["username"],) if "username" in options else ()
+            commands.insert(0, encode("AUTH", *user, options["password"]))
+        calls = [line.send(command) for command in commands]
+        outcomes = await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _note_lost(self, place: int) -> None:
+        self._lost[place].set()
+        self._note_lines()
+
+    def _note_lines(self) -> None:
+        self._watch.note_lines(sum(line is not None and line.is_open for line in self._lines))
+
+
+def _tls_of(options: dict[str, Any]) -> ssl.SSLContext | None:
+    """As redis-py reads a `rediss://` URL: `ssl_cert_reqs=none`, `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`."""
+    if options.get("connection_class") is not SSLConnection:
+        return None
+    context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+    if options.get("ssl_cert_reqs") == "none":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif str(options.get("ssl_check_hostname", True)).lower() in ("false", "0", "no"):
+        context.check_hostname = False
+    if "ssl_certfile" in options:
+        context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
+    return context
