@@ -46,7 +46,10 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True):
         """The pool that a client asked for by its own name or by its model's id."""
         if model in self.pools:
             return self.pools[model]
-        return next((pool for pool in self.pools.values() if pool.model_id == model), None)
+        for pool in self.pools.values():
+            if pool.model_id == model:
+                return pool
+        return None
 
 
 def is_usable(member: Member) -> bool:

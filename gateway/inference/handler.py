@@ -23,7 +23,7 @@ from gateway.inference.usage_record import UsageRecord
 from gateway.inference.validate import Accepted, AcceptedGeneration, client_request_id, validate
 from gateway.services import Services
 from protocol.errors import ProtocolError
-from protocol.ids import new_id
+from protocol.ids import new_request_id
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,7 +68,7 @@ async def respond(
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
     """Authenticate and validate."""
     received_at, received_monotonic_s = utc_now(), time.monotonic()
-    request_id = str(new_id(received_at))
+    request_id = new_request_id(received_at)
     exchange.extra_headers["x-request-id"] = request_id
     principal = await _authenticate(services, exchange)
     body = await exchange.read_body(services.settings.max_body_bytes)

@@ -104,10 +104,14 @@ class WorkerClient:
         named = "".join([f"{name}: {value}\r\n" for name, value in own.items()])
         raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n".encode() + body
         try:
-            async with self._pool.request(origin, raw) as connection:
+            # Without a second context manager: this is the hot path.
+            connection = await self._pool.begin(origin, raw)
+            try:
                 if connection.status != 200:
                     await _raise_refusal(member, connection)
                 yield Answer(connection, member.worker_id)
+            finally:
+                self._pool.end(origin, connection)
         except TransportFailed as failure:
             raise _as_member_failure(member.worker_id, failure) from failure
 

@@ -44,18 +44,38 @@ class ConnectionPool:
         self._busy: set[Connection] = set()
         self._tls: ssl.SSLContext | None = None
 
+    async def begin(self, origin: Origin, raw: bytes) -> Connection:
+        """Send a request; the connection, its status read, is to be given to `end`. Raises TransportFailed."""
+        while True:
+            connection = self._take_idle(origin) or await self._connect(origin)
+            self._busy.add(connection)
+            try:
+                connection.send(raw)
+                await connection.head()
+                return connection
+            except ConnectionWasStale:
+                self._busy.discard(connection)
+            except BaseException:
+                self._busy.discard(connection)
+                connection.abort()
+                raise
+
+    def end(self, origin: Origin, connection: Connection) -> None:
+        """Keep it for the next request, unless the answer was left before its end: that is aborted."""
+        self._busy.discard(connection)
+        if connection.is_idle or (connection.may_linger and not connection.is_closed):
+            self._idle.setdefault(origin, []).append(connection)
+        else:
+            connection.abort()
+
     @asynccontextmanager
     async def request(self, origin: Origin, raw: bytes) -> AsyncIterator[Connection]:
-        """The connection with the status read. Raises TransportFailed. Left before its end, the answer is aborted."""
-        connection = await self._begin(origin, raw)
+        """From `begin` to `end`."""
+        connection = await self.begin(origin, raw)
         try:
             yield connection
         finally:
-            self._busy.discard(connection)
-            if connection.is_idle or (connection.may_linger and not connection.is_closed):
-                self._idle.setdefault(origin, []).append(connection)
-            else:
-                connection.abort()
+            self.end(origin, connection)
 
     async def sweep_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -85,22 +105,6 @@ class ConnectionPool:
         for connection in [*self._busy, *(each for idle in self._idle.values() for each in idle)]:
             connection.abort()
         self._idle.clear()
-
-    async def _begin(self, origin: Origin, raw: bytes) -> Connection:
-        """Answered so far that the status is known."""
-        while True:
-            connection = self._take_idle(origin) or await self._connect(origin)
-            self._busy.add(connection)
-            try:
-                connection.send(raw)
-                await connection.head()
-                return connection
-            except ConnectionWasStale:
-                self._busy.discard(connection)
-            except BaseException:
-                self._busy.discard(connection)
-                connection.abort()
-                raise
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         """The one used last. What lingers is passed over; the sweep ends it."""
