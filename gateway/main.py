@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.app import create_asgi, open_services
-from gateway.inference.exchange import ON_LEAVE
+from gateway.http.connection import connections_through
+from gateway.http.front_door import Bounds, FrontDoor
+from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, raise_open_files
 from gateway.services import Services
 from gateway.settings import ConfigError, GatewaySettings
 
@@ -60,7 +61,8 @@ async def serve(
             server.on_started = lambda: on_started(server, running.services)
         with _stopping_on_signals(server):
             async with asyncio.TaskGroup() as group:
-                loops = [group.create_task(loop) for loop in running.loops()]
+                sweep = server.door.sweep_forever(server.server_state.connections)  # type: ignore[arg-type]
+                loops = [group.create_task(loop) for loop in (*running.loops(), sweep)]
                 await server.serve(sockets=[listener])
                 await end_tasks(loops)
 
@@ -99,15 +101,19 @@ def check_data_dir(settings: GatewaySettings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, less its own signals: we have resources to close after it."""
+    """uvicorn behind our front door, less its own signals: we have resources to close after it."""
 
     on_started: Callable[[], None] | None = None
 
     def __init__(self, settings: GatewaySettings) -> None:
+        self.door = FrontDoor(_bounds(settings))
         super().__init__(
             uvicorn.Config(
                 _not_ready,
-                http=_Connection,
+                http=connections_through(self.door),  # type: ignore[arg-type]
+                ws="none",
+                # It would believe X-Forwarded-For from this machine: `trusted_proxies` says whom to believe.
+                proxy_headers=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -127,14 +133,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Connection(HttpToolsProtocol):
-    """Tells the application at once when its client leaves."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        cycle = self.cycle
-        super().connection_lost(exc)
-        if cycle is not None and not cycle.response_complete and ON_LEAVE in cycle.scope:
-            cycle.scope[ON_LEAVE]()  # type: ignore[literal-required]
+def _bounds(settings: GatewaySettings) -> Bounds:
+    """Raises ConfigError for more connections than there are files to open."""
+    most = connections_for(raise_open_files())
+    if settings.max_connections is not None and settings.max_connections > most:
+        raise ConfigError(
+            f"TIERGATE_MAX_CONNECTIONS: at most {most}, since a stream takes {FILES_A_STREAM} open files of those that"
+            f" `ulimit -Hn` allows, and {RESERVED} are kept for the rest"
+        )
+    return Bounds(
+        max_connections=settings.max_connections or most,
+        head_s=settings.head_timeout_s,
+        body_s=settings.body_timeout_s,
+        keep_alive_s=settings.keep_alive_s,
+        stalled_s=settings.stalled_client_s,
+    )
 
 
 async def _not_ready(*_: object) -> None:

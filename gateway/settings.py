@@ -1,6 +1,7 @@
 """The gateway's settings: `TIERGATE_*` over `tiergate.toml` over defaults, read once into one frozen object."""
 
 import os
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal
@@ -8,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -26,6 +28,13 @@ def _without_slash(url: Any) -> Any:
     return url.rstrip("/") if isinstance(url, str) else url
 
 
+def _split(value: Any) -> Any:
+    """A list in a variable stands with commas between."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+Listed = BeforeValidator(_split)
+Origin = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^(\*|https?://[^\s/*]+)$")]
 HttpUrl = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^https?://[^\s]+$")]
 
 
@@ -75,6 +84,17 @@ class GatewaySettings(BaseSettings):
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: SecretStr | None = Field(default=None, min_length=8)
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
+    max_connections: int | None = Field(default=None, ge=1)
+    """None: what the limit of open files carries."""
+    head_timeout_s: float = Field(default=10.0, gt=0)
+    body_timeout_s: float = Field(default=30.0, gt=0)
+    keep_alive_s: float = Field(default=30.0, gt=0)
+    """How long a connection may wait for its next request. A balancer in front should give up earlier."""
+    stalled_client_s: float = Field(default=30.0, gt=0)
+    """How long a client may leave its answer unread."""
+    cors_origins: Annotated[tuple[Origin, ...], NoDecode, Listed] = ()
+    trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
+    """Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     redis_deadline_ms: int = Field(default=50, ge=1, le=10_000)
     connect_timeout_s: float = Field(default=2.0, gt=0)
     idle_timeout_s: float = Field(default=120.0, gt=0)

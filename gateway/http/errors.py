@@ -64,6 +64,13 @@ class BodyTimeout(GatewayError):
     status, type, code = 408, "invalid_request_error", "body_timeout"
 
 
+class HeadTimeout(GatewayError):
+    status, type, code = 408, "invalid_request_error", "head_timeout"
+
+    def __init__(self, head_s: float) -> None:
+        super().__init__(f"the headers did not arrive within {head_s:g} s")
+
+
 class Conflict(GatewayError):
     status, type, code = 409, "conflict_error", "conflict"
 
@@ -73,6 +80,17 @@ class BodyTooLarge(GatewayError):
 
     def __init__(self, max_body_bytes: int) -> None:
         super().__init__(f"the body is larger than {max_body_bytes} bytes; send less")
+
+
+class UnsupportedMediaType(GatewayError):
+    status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
+class HeadersTooLarge(GatewayError):
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+    def __init__(self, max_bytes: int, max_fields: int) -> None:
+        super().__init__(f"send at most {max_fields} headers and {max_bytes} bytes of them, the URL included")
 
 
 class _RetryLater(GatewayError):

@@ -5,10 +5,8 @@ from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.http.answer import ON_LEAVE
 from gateway.http.errors import BodyTooLarge
-
-ON_LEAVE = "tiergate.on_leave"
-"""The scope's key for what our server calls when the client closes the connection before the answer is complete."""
 
 
 class ClientGone(Exception):

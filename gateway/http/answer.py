@@ -1,0 +1,117 @@
+"""One request in the server's hands: what the application sends becomes bytes on the connection."""
+
+from collections.abc import Iterable
+
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from gateway.http.rendering import error_body, error_headers, error_status
+
+MAX_DISCARDED_BODY_BYTES = 65536
+"""A connection outlives an answer that came before the body if no more than this is still to come."""
+ON_LEAVE = "tiergate.on_leave"
+"""The scope's key for what is called when the client is gone before the answer is complete."""
+_WITHOUT_BODY = (204, 304)
+
+
+class Answer(RequestResponseCycle):
+    """uvicorn's cycle with a `send` of our own.
+
+    It checks headers once as a block, ends an answer to HTTP/1.0 by closing, and leaves closing to the connection.
+    """
+
+    num_bytes_left: int | None = None
+    """Of the Content-Length; None where none was sent."""
+    is_bodiless = False
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            self._write_head(message["status"], message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self._write_body(message.get("body", b""), more_body=message.get("more_body", False))
+        else:
+            raise RuntimeError(f"an answer has no {message['type']!r}")
+
+    def leave(self) -> None:
+        """Nobody waits for the rest."""
+        self.disconnected = True
+        self.message_event.set()
+        if ON_LEAVE in self.scope:
+            self.scope[ON_LEAVE]()  # type: ignore[literal-required]
+
+    async def send_500_response(self) -> None:
+        """For a bug that nothing below has caught."""
+        error = Exception()
+        headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
+        self.keep_alive = False
+        await self.send({"type": "http.response.start", "status": error_status(error), "headers": headers})
+        await self.send({"type": "http.response.body", "body": error_body(error), "more_body": False})
+
+    def _write_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        if self.response_started:
+            raise RuntimeError("the answer has begun already")
+        self.response_started, self.waiting_for_100_continue = True, False
+        self.is_bodiless = status in _WITHOUT_BODY or self.scope["method"] == "HEAD"
+        if self.more_body and self.keep_alive:
+            self.keep_alive = _announced_bytes(self.scope["headers"]) <= MAX_DISCARDED_BODY_BYTES
+        lines = [*self.default_headers, *headers]
+        for name, value in lines:
+            if name == b"content-length":
+                self.num_bytes_left = int(value)
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive = False
+        if not self.keep_alive and not any(name == b"connection" for name, _ in lines):
+            lines.append((b"connection", b"close"))
+        self.chunked_encoding = (
+            self.num_bytes_left is None and not self.is_bodiless and self.scope["http_version"] == "1.1"
+        )
+        if self.chunked_encoding:
+            lines.append((b"transfer-encoding", b"chunked"))
+        elif self.num_bytes_left is None and not self.is_bodiless:
+            # HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
+            self.keep_alive = False
+        self.transport.write(STATUS_LINE[status] + head_block(lines) + b"\r\n")
+
+    def _write_body(self, body: bytes, *, more_body: bool) -> None:
+        if not self.response_started or self.response_complete:
+            raise RuntimeError("a part of the body outside an answer")
+        if self.is_bodiless:
+            pass
+        elif self.chunked_encoding:
+            self.transport.write(_chunk(body, is_last=not more_body))
+        else:
+            self._count(len(body), more_body=more_body)
+            self.transport.write(body)
+        if not more_body:
+            self.response_complete = True
+            self.message_event.set()
+            self.on_response()
+
+    def _count(self, size: int, *, more_body: bool) -> None:
+        if self.num_bytes_left is None:
+            return
+        self.num_bytes_left -= size
+        if self.num_bytes_left < 0 or (self.num_bytes_left and not more_body):
+            raise RuntimeError("the body is not as long as its Content-Length says")
+
+
+def head_block(lines: list[tuple[bytes, bytes]]) -> bytes:
+    """The header lines. Raises RuntimeError for a value that would begin another line."""
+    block = b"".join([b"%b: %b\r\n" % line for line in lines])
+    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or b"\0" in block:
+        raise RuntimeError("a header holds a line break or a zero byte")
+    return block
+
+
+def _chunk(body: bytes, *, is_last: bool) -> bytes:
+    end = b"0\r\n\r\n" if is_last else b""
+    return b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
+
+
+def _announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """The request's Content-Length; infinite for a chunked body."""
+    return next((int(value) for name, value in headers if name == b"content-length"), float("inf"))

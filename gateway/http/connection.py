@@ -1,0 +1,396 @@
+"""One connection: uvicorn's httptools protocol, with bounds on everything a client can do before it has a key.
+
+At most one deadline is set at a time. It is a number that the front door's sweep compares: a request arms no timer.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.clock import utc_now
+from gateway.http.answer import Answer, head_block
+from gateway.http.errors import (
+    BodyTimeout,
+    GatewayError,
+    HeadersTooLarge,
+    HeadTimeout,
+    InvalidRequest,
+    Unavailable,
+)
+from gateway.http.front_door import NEVER, FrontDoor
+from gateway.http.rendering import error_body, error_headers, error_status
+from gateway.http.request_ids import HEADER as REQUEST_ID_HEADER
+from protocol.ids import new_id
+
+MAX_HEAD_BYTES = 65536
+MAX_FIELDS = 100
+MAX_PIPELINED = 16
+"""Requests that wait behind the one being answered. Only tools pipeline; what comes beyond this must be sent again."""
+MIN_BYTES_PER_S = 65536
+"""How fast a body that is not whole after `body_s` must have come."""
+_MAX_DISCARDED_BYTES = 64 * 2**20
+_LINGER_S = 5.0
+_FREE_FRAMING_BYTES = 16384
+_MAX_FRAMING_RATIO = 3
+"""Chunked bodies: framing may take three times the content, which chunks of two bytes need."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+_BETWEEN, _HEAD, _BODY, _DEAF = range(4)
+"""What the next bytes belong to. Deaf: to nothing, they are thrown away until the connection ends."""
+
+
+class Connection(HttpToolsProtocol):
+    def __init__(
+        self,
+        door: FrontDoor,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._door, self._bounds = door, door.bounds
+        self._parsing = _BETWEEN
+        self._active: Answer | None = None
+        """The request that is being answered; later ones wait in `pipeline`."""
+        self._refusal: GatewayError | None = None
+        """Why a parser's callback gave up."""
+        self._plain_head = b""
+        self._is_ending = False
+        self._head_bytes = 0
+        self._wire_bytes = self._body_bytes = 0
+        """Of one body, as sent and without its framing."""
+        self._discarded_bytes = 0
+        self._phase_began = 0.0
+        self.deadline = door.now + self._bounds.head_s
+        self.write_deadline = NEVER
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        num_over = len(self.connections) - self._bounds.max_connections
+        if num_over > 0:
+            self._door.note("too many connections")
+            self._parsing = _DEAF
+            self._set_ending()
+            transport.write(self._error_bytes(Unavailable("too many connections", retry_after_s=2)))  # type: ignore[attr-defined]
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget_requests()
+
+    def eof_received(self) -> None:
+        """The client is gone: the transport closes once what was written has left, at the latest after `stalled_s`."""
+        self._forget_requests()
+        self._set_ending()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.write_deadline = self._door.now + self._bounds.stalled_s
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.write_deadline = NEVER
+
+    def data_received(self, data: bytes) -> None:
+        if self._parsing == _DEAF:
+            return self._discard(data)
+        if self._parsing == _BETWEEN:
+            self._parsing, self._head_bytes = _HEAD, 0
+            self.deadline = self._door.now + self._bounds.head_s
+        if self._parsing == _HEAD and len(data) > (room := MAX_HEAD_BYTES - self._head_bytes):
+            self._feed(data[:room])
+            if self._parsing == _HEAD:
+                return self._refuse(HeadersTooLarge(MAX_HEAD_BYTES, MAX_FIELDS), "headers too large")
+            return self.data_received(data[room:])
+        self._feed(data)
+
+    # What the parser tells.
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED or (self._active is not None and not self._active.keep_alive):
+            self._give_up(InvalidRequest("too many requests at once on one connection"))
+        self._parsing, self._head_bytes = _HEAD, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= MAX_FIELDS:
+            self._give_up(HeadersTooLarge(MAX_HEAD_BYTES, MAX_FIELDS))
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._plain_head = self._head_without_upgrade()
+            return
+        version = self._complete_scope()
+        self.cycle = answer = self._make_answer(keep_alive=version == "1.1" and self.parser.should_keep_alive())
+        # Trailers come to the same callback: they are bounded as headers are, and no application sees them.
+        self.headers = []
+        self._parsing = _BODY
+        self._await_body()
+        if self._active is None:
+            self._start(answer, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((answer, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        answer = self.cycle
+        if answer.response_complete:
+            return
+        answer.body += body
+        if len(answer.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        answer.message_event.set()
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._parsing = _BETWEEN
+        if self._active is None:
+            # It was answered before its body had come.
+            self.deadline = self._door.now + self._bounds.keep_alive_s
+            return
+        self.deadline = NEVER
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
+
+    # What an answer tells.
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        answered, self._active = self._active, None
+        if self.transport.is_closing():
+            return
+        if answered is not None and not answered.keep_alive:
+            return self._end()
+        self.flow.resume_reading()
+        if self.pipeline:
+            waiting, app = self.pipeline.pop()
+            self._start(waiting, app)  # type: ignore[arg-type]
+            if self._parsing == _BODY:
+                # Nothing of it was read while it waited.
+                self._await_body()
+        elif self._parsing == _DEAF:
+            self._end()
+        elif self._parsing == _BETWEEN:
+            self.deadline = self._door.now + self._bounds.keep_alive_s
+        elif self._parsing == _HEAD:
+            self.deadline = self._door.now + self._bounds.head_s
+
+    # What the sweep asks.
+
+    @property
+    def is_idle(self) -> bool:
+        return self._parsing == _BETWEEN and self._active is None and not self._is_ending
+
+    def expire(self) -> None:
+        """The deadline of what the connection was doing has passed."""
+        if self._is_ending:
+            self._expire_ending()
+        elif self._parsing == _BODY:
+            self._expire_body()
+        elif self._active is not None:
+            self.deadline = NEVER
+        elif self._parsing == _HEAD and self._head_bytes:
+            self._refuse(HeadTimeout(self._bounds.head_s), "slow headers")
+        else:
+            self._end()
+
+    def cut(self) -> None:
+        """End it now, whatever is unsent. The request under way is cancelled as by a client that leaves."""
+        self._forget_requests()
+        self.transport.abort()
+
+    def _expire_ending(self) -> None:
+        patient_until = self._phase_began + self._bounds.stalled_s
+        if self.transport.get_write_buffer_size() and self._door.now < patient_until:
+            self.deadline = patient_until
+        else:
+            self.cut()
+
+    def _expire_body(self) -> None:
+        now, body_s = self._door.now, self._bounds.body_s
+        granted_until = self._phase_began + body_s + self._wire_bytes / MIN_BYTES_PER_S
+        if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+            # The client waits for us.
+            self._await_body()
+        elif granted_until > now:
+            self.deadline = granted_until
+        else:
+            self._refuse(BodyTimeout(f"the body did not arrive within {body_s:g} s"), "slow body")
+
+    # Parsing.
+
+    def _feed(self, data: bytes) -> None:
+        was_in_body = self._parsing == _BODY
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self.parser, self._parsing = _make_parser(self), _BETWEEN
+            return self.data_received(self._plain_head + data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            refusal, self._refusal = self._refusal, None
+            if refusal is None:
+                refusal = InvalidRequest(f"this is not a valid HTTP/1.1 request: {error}", code="invalid_http")
+            return self._refuse(refusal, "invalid HTTP" if refusal.status == 400 else "headers too large")
+        if self._parsing == _HEAD:
+            self._head_bytes += len(data)
+        elif self._parsing == _BODY and was_in_body:
+            self._wire_bytes += len(data)
+            if self._wire_bytes - self._body_bytes > _FREE_FRAMING_BYTES + _MAX_FRAMING_RATIO * self._body_bytes:
+                self._refuse(InvalidRequest("the chunks of the body are mostly framing"), "invalid HTTP")
+
+    def _give_up(self, refusal: GatewayError) -> None:
+        """Within a callback: the parser stops and `_feed` takes it from here."""
+        self._refusal = refusal
+        raise refusal
+
+    def _head_without_upgrade(self) -> bytes:
+        """We speak HTTP/1.1 alone, so that the request is parsed again as if nothing else had been offered: the parser
+        would leave its body unread as the other protocol's."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._give_up(InvalidRequest("this is no proxy"))
+        lines = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection")]
+        if not self.parser.should_keep_alive():
+            lines.append((b"connection", b"close"))
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self.url, head_block(lines))
+
+    def _complete_scope(self) -> str:
+        version = self.parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            self._give_up(InvalidRequest("send HTTP/1.1"))
+        url = httptools.parse_url(self.url)
+        raw_path = url.path or b"/"
+        path = raw_path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+            if _CONTROL.search(path):
+                self._give_up(InvalidRequest("the path holds control characters"))
+        query = url.query or b""
+        if b"%00" in query:
+            self._give_up(InvalidRequest("the query holds a zero byte"))
+        scope = self.scope
+        scope["method"], scope["http_version"] = self.parser.get_method().decode("ascii"), version
+        scope["path"], scope["raw_path"], scope["query_string"] = path, raw_path, query
+        return version
+
+    # Requests.
+
+    def _make_answer(self, *, keep_alive: bool) -> Answer:
+        return Answer(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=keep_alive,
+            on_response=self.on_response_complete,
+        )
+
+    def _start(self, answer: Answer, app: ASGI3Application) -> None:
+        self._active = answer
+        if self._parsing == _BETWEEN:
+            self.deadline = NEVER
+        self._start_asgi_task(answer, app)
+
+    def _await_body(self) -> None:
+        self._wire_bytes = self._body_bytes = 0
+        self._phase_began = self._door.now
+        self.deadline = self._phase_began + self._bounds.body_s
+
+    def _forget_requests(self) -> None:
+        """Nobody waits for an answer any more."""
+        answer, self._active = self._active, None
+        self.pipeline.clear()
+        if answer is not None and not answer.response_complete:
+            answer.leave()
+            self.flow.resume_writing()
+
+    # Endings.
+
+    def _refuse(self, error: GatewayError, reason: str) -> None:
+        """Answer `error` and end, unless an earlier request is being answered: then end after it."""
+        self._door.note(reason)
+        is_body, self._parsing = self._parsing == _BODY, _DEAF
+        if self._active is not None and is_body and self.pipeline:
+            # Of a request that waits: it is not even begun.
+            self.pipeline.popleft()
+        elif self._active is not None and not is_body:
+            self.deadline = NEVER
+        elif self._active is not None and self._active.response_started:
+            self.cut()
+        elif is_body and self.cycle.response_complete:
+            self._end()
+        else:
+            self._forget_requests()
+            self.transport.write(self._error_bytes(error))
+            self._end()
+
+    def _error_bytes(self, error: GatewayError) -> bytes:
+        body = error_body(error)
+        headers = error_headers(error) | {
+            "content-length": str(len(body)),
+            "connection": "close",
+            REQUEST_ID_HEADER: str(new_id(utc_now())),
+        }
+        lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        return (
+            STATUS_LINE[error_status(error)] + head_block([*self.server_state.default_headers, *lines]) + b"\r\n" + body
+        )
+
+    def _end(self) -> None:
+        """Close once everything is written. Unread bytes would turn closing into a reset that may take our answer away,
+        so that what still comes is read and thrown away for a moment."""
+        self._set_ending()
+        if self._parsing == _BETWEEN or not self.transport.can_write_eof():
+            return self.transport.close()
+        self._parsing = _DEAF
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+    def _set_ending(self) -> None:
+        self._is_ending, self._phase_began = True, self._door.now
+        self.deadline = self._door.now + _LINGER_S
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > _MAX_DISCARDED_BYTES:
+            self.cut()
+
+
+def _make_parser(connection: Connection) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(connection)
+    # What follows `Connection: close` must not spoil the answer before it.
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+def connections_through(door: FrontDoor) -> Callable[..., Connection]:
+    """What uvicorn calls for each connection."""
+
+    def connect(**given: Any) -> Connection:
+        return Connection(door, **given)
+
+    return connect
