@@ -1,8 +1,15 @@
-"""A light brake on guessing keys at the login: failures by client address, in this process."""
+"""A brake on guessing keys at the login, which nobody can pull for others.
+
+A key that we made holds 256 random bits, which no rate of guessing finds: it is always looked at, so that the right one
+always passes. Only a key that an operator chose can be guessed, and guesses of that form are counted by address and in
+all. The address is the client's as `trusted_proxies` has it.
+"""
 
 from collections import deque
+from ipaddress import ip_network
 
 MAX_FAILURES = 10
+MAX_FAILURES_OF_ALL = 100
 WINDOW_S = 60.0
 _MAX_CLIENTS = 10_000
 
@@ -10,21 +17,29 @@ _MAX_CLIENTS = 10_000
 class FailedLogins:
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
+        self._failures_of_all: deque[float] = deque(maxlen=MAX_FAILURES_OF_ALL)
 
     def wait_s(self, client: str, *, now: float) -> float:
-        """0 when the client may try, else the seconds until it may."""
-        failures = self._failures.get(client)
-        if failures is None:
-            return 0.0
-        while failures and failures[0] <= now - WINDOW_S:
-            failures.popleft()
-        if not failures:
-            del self._failures[client]
-        return failures[0] + WINDOW_S - now if len(failures) >= MAX_FAILURES else 0.0
+        """0 when a key may be guessed from there, else the seconds until it may."""
+        known = self._failures.get(_place(client), deque(maxlen=MAX_FAILURES))
+        return max(_wait_s(known, now=now), _wait_s(self._failures_of_all, now=now))
 
     def note(self, client: str, *, now: float) -> None:
-        failures = self._failures.pop(client, None) or deque(maxlen=MAX_FAILURES)
+        place = _place(client)
+        failures = self._failures.pop(place, None) or deque(maxlen=MAX_FAILURES)
         failures.append(now)
-        self._failures[client] = failures
+        self._failures[place] = failures
+        self._failures_of_all.append(now)
         if len(self._failures) > _MAX_CLIENTS:
             self._failures.pop(next(iter(self._failures)))
+
+
+def _wait_s(failures: deque[float], *, now: float) -> float:
+    """Until fewer than the bound lie in the window."""
+    is_full = len(failures) == failures.maxlen
+    return max(0.0, failures[0] + WINDOW_S - now) if is_full else 0.0
+
+
+def _place(client: str) -> str:
+    """Whoever has one IPv6 address has 2^64 of them."""
+    return str(ip_network((client, 64), strict=False)) if ":" in client else client

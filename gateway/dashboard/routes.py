@@ -16,6 +16,7 @@ from gateway.dashboard.page import DEFAULT_METRIC, METRICS, Page, gather_page
 from gateway.dashboard.ranges import DEFAULT_RANGE, RANGES
 from gateway.dashboard.rendering import render, stylesheet
 from gateway.dashboard.visitors import log_in, principal_of, session_of
+from gateway.domain.keys.secret import has_own_format
 from gateway.domain.principal import Principal
 from gateway.http.errors import Forbidden, Unauthenticated, Unavailable
 from gateway.services import ServicesDep
@@ -88,14 +89,16 @@ class _Views:
         if not _is_own_form(request):
             return render("login.html", status=403, problem="Please log in on this page itself.")
         client = request.client.host if request.client else ""
-        wait_s = self._failed.wait_s(client, now=time.monotonic())
-        if wait_s > 0:
-            return _refused(429, f"Too many wrong keys. Try again in {math.ceil(wait_s)} s.", wait_s)
         key = (await _form(request)).get("key", "").strip()
+        wait_s = self._failed.wait_s(client, now=time.monotonic())
+        if wait_s > 0 and not has_own_format(key):
+            return _braked(wait_s)
         try:
             visit = await log_in(services.keyring, key, now=utc_now())
         except Unauthenticated:
             self._failed.note(client, now=time.monotonic())
+            if wait_s > 0:
+                return _braked(wait_s)
             return _refused(401, "This key is wrong or was revoked." if key else "Enter an API key.")
         except (Forbidden, Unavailable) as error:
             return _refused(error.status, f"{error.message[:1].upper()}{error.message[1:]}.")
@@ -152,6 +155,10 @@ def _to(path: str, *, forget: bool = False) -> RedirectResponse:
     if forget:
         response.delete_cookie(COOKIE, path=_HOME)
     return response
+
+
+def _braked(wait_s: float) -> Response:
+    return _refused(429, f"Too many wrong keys. Try again in {math.ceil(wait_s)} s.", wait_s)
 
 
 def _refused(status: int, problem: str, retry_after_s: float = 0) -> Response:

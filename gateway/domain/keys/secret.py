@@ -22,6 +22,11 @@ def lookup_prefix(key: str) -> str:
     return match[1] if match else hashlib.sha256(key.encode()).hexdigest()[:8].upper()
 
 
+def has_own_format(key: str) -> bool:
+    """As `make_key` makes them; an operator's own bootstrap key may be otherwise."""
+    return _FORMAT.fullmatch(key) is not None
+
+
 def hash_key(key: str, *, pepper: str) -> bytes:
     """32 bytes. A key has 256 random bits, so one HMAC is enough: there is nothing to guess slowly."""
     return hmac.digest(pepper.encode(), key.encode(), "sha256")

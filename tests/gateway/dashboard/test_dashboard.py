@@ -116,6 +116,9 @@ def test_wrong_keys_are_told_so_and_then_braked(tmp_path: Path) -> None:
             browser.post("/dashboard/login", data={"key": "wrong"})
         reply = browser.post("/dashboard/login", data={"key": "wrong"})
         assert reply.status_code == 429 and int(reply.headers["retry-after"]) > 0
+        # Who guesses locks nobody else out.
+        assert browser.post("/dashboard/login", data={"key": "tg-aaaaaaaa-" + "c" * 43}).status_code == 429
+        assert browser.post("/dashboard/login", data={"key": site.acme.key}).status_code == 303
 
 
 def test_a_revoked_key_ends_the_visit(tmp_path: Path) -> None:

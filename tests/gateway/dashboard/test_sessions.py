@@ -4,7 +4,7 @@ from uuid import UUID
 import pytest
 
 from gateway.dashboard.cookies import Session, SessionSigner
-from gateway.dashboard.login_brake import MAX_FAILURES, WINDOW_S, FailedLogins
+from gateway.dashboard.login_brake import MAX_FAILURES, MAX_FAILURES_OF_ALL, WINDOW_S, FailedLogins
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 SESSION = Session(UUID(int=7), "abcdefgh", NOW + timedelta(hours=1))
@@ -44,3 +44,20 @@ def test_wrong_keys_are_braked_by_address_and_the_brake_lets_go() -> None:
     assert failed.wait_s("a", now=20) == WINDOW_S - 20
     assert failed.wait_s("b", now=20) == 0
     assert failed.wait_s("a", now=WINDOW_S) == 0
+
+
+def test_the_addresses_of_one_ipv6_network_are_one() -> None:
+    failed = FailedLogins()
+    for i in range(MAX_FAILURES):
+        failed.note(f"2001:db8::{i:x}", now=0)
+    assert failed.wait_s("2001:db8::ffff", now=1) > 0
+    assert failed.wait_s("2001:db8:0:1::", now=1) == 0
+
+
+def test_guessing_from_many_addresses_is_braked_for_all() -> None:
+    failed = FailedLogins()
+    for i in range(MAX_FAILURES_OF_ALL):
+        assert failed.wait_s("unrelated", now=0) == 0
+        failed.note(f"192.0.2.{i}", now=0)
+    assert failed.wait_s("unrelated", now=1) == WINDOW_S - 1
+    assert failed.wait_s("unrelated", now=WINDOW_S) == 0
