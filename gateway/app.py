@@ -33,7 +33,9 @@ from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.service import bootstrap_admin_key
 from gateway.domain.models.service import declare_model
 from gateway.http.body_limit import BodyLimit
-from gateway.http.openapi import install_openapi
+from gateway.http.cors import allow_origins
+from gateway.http.openapi import ANSWER_HEADERS, install_openapi
+from gateway.http.policy import RequestPolicy
 from gateway.http.rendering import install_error_handlers
 from gateway.http.request_ids import RequestIds
 from gateway.inference.embeddings.handler import EMBEDDINGS_PATH, EmbeddingsEndpoint
@@ -137,7 +139,7 @@ def create_asgi(services: Services) -> ASGIApp:
         is_post = scope["type"] == "http" and scope["method"] == "POST"
         await (inference.get(scope["path"], app) if is_post else app)(scope, receive, send)
 
-    return dispatch
+    return allow_origins(dispatch, services.settings.cors_origins, exposed=(*ANSWER_HEADERS, "retry-after"))
 
 
 def _inference(services: Services) -> dict[str, ASGIApp]:
@@ -154,10 +156,17 @@ def create_app(services: Services) -> FastAPI:
         version=version("tiergate"),
         docs_url="/docs",
         redoc_url=None,
+        # Such a redirect would be built from the Host header, which the client writes.
+        redirect_slashes=False,
+        # A body without a Content-Type is taken for JSON: no browser can add the key to another site's request.
+        strict_content_type=False,
     )
     app.state.services = services
     install_openapi(app)
     app.add_middleware(BodyLimit, max_body_bytes=services.settings.max_body_bytes)
+    app.add_middleware(
+        RequestPolicy, routes=lambda: app.router.routes, trusted_proxies=services.settings.trusted_proxies
+    )
     app.add_middleware(RequestIds)
     install_error_handlers(app)
     for path, endpoint in _inference(services).items():

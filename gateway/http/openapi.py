@@ -29,7 +29,7 @@ _TYPES = (
 )
 _REF = "#/components/schemas/"
 _PUBLIC = ("/health", "/ready", "/metrics", "/dashboard")
-_ANSWER_HEADERS = {
+ANSWER_HEADERS = {
     "x-request-id": "ours; it finds the request in usage and in logs",
     "x-tiergate-model": "the model that served it",
     "x-tiergate-pool": "the pool that served it",
@@ -105,7 +105,7 @@ def _embeddings_operation() -> Json:
 
 
 def _operation(tag: str, summary: str, description: str, body: str, answer: Json) -> Json:
-    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in ANSWER_HEADERS.items()}
     errors = {status: _error(text) for status, text in _ERRORS.items()}
     return {
         "tags": [tag],

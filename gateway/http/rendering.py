@@ -18,6 +18,7 @@ from gateway.http.errors import (
     UnsupportedEndpoint,
     UpstreamRefused,
 )
+from gateway.http.methods import allowed_methods
 from protocol.accounting import data_event
 from protocol.errors import ProtocolError, encode_error
 
@@ -95,6 +96,8 @@ async def _render_http(request: Request, error: Exception) -> Response:
     status = cast(HTTPException, error).status_code
     response = error_response(_http_error(request, status))
     response.headers.update(cast(HTTPException, error).headers or {})
+    if status == 405:
+        response.headers["allow"] = ", ".join(allowed_methods(request.app.routes, request.scope))
     return response
 
 

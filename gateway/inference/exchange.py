@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.answer import ON_LEAVE
 from gateway.http.errors import BodyTooLarge
+from gateway.http.headers import check_json, read_headers
 
 
 class ClientGone(Exception):
@@ -29,6 +30,10 @@ class Exchange:
         """Pool and tier, for metrics."""
         self.extra_headers: dict[str, str] = {}
         """Sent with whatever answer there will be."""
+
+    def check_headers(self) -> None:
+        """Raises InvalidRequest or UnsupportedMediaType."""
+        check_json(read_headers(self._scope["headers"]))
 
     def cancel_on_leave(self) -> None:
         """From now on the running task is cancelled, once, when the client leaves."""

@@ -70,6 +70,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     received_at, received_monotonic_s = utc_now(), time.monotonic()
     request_id = new_request_id(received_at)
     exchange.extra_headers["x-request-id"] = request_id
+    exchange.check_headers()
     principal = await _authenticate(services, exchange)
     body = await exchange.read_body(services.settings.max_body_bytes)
     catalog = services.catalog.current

@@ -22,7 +22,7 @@ class Served:
 
     port: int
     door: FrontDoor
-    server: uvicorn.Server
+    server: "_QuietServer"
     scopes: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     num_gone: int = 0

@@ -1,0 +1,25 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateways import Gateway, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
+
+TRUSTED_PROXY = "127.0.0.1"
+CORS_ORIGIN = "https://app.example"
+
+
+@pytest.fixture
+async def plain(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
+    """A gateway without workers: what is refused at the door needs none."""
+    async with running_gateway(make_settings(tmp_path, valkey.url)) as running:
+        yield running
+
+
+@pytest.fixture
+async def proxied(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
+    """One that trusts this machine's proxy, and lets another site's pages in."""
+    settings = make_settings(tmp_path, valkey.url, trusted_proxies=TRUSTED_PROXY, cors_origins=CORS_ORIGIN)
+    async with running_gateway(settings) as running:
+        yield running
