@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from redis.exceptions import ResponseError
-
 from gateway.limits.local import Entry
 from gateway.redis_client import AWAY
+from gateway.redis_client.line import is_our_fault
 from gateway.redis_client.resp import Reply
 
 _log = logging.getLogger(__name__)
@@ -20,7 +19,6 @@ MAX_WAITING = 100_000
 BATCH = 500
 """Sent at once: the next ones must not make Redis late for requests."""
 RETRY_S = 0.25
-_OUR_FAULT = ("ERR", "WRONGTYPE")
 
 Outcome = Literal["actual", "refund"]
 
@@ -107,7 +105,7 @@ class Settlements:
         settlement = self._sent.pop(future)
         # A cancelled waiter leaves us without the answer, as a lost one does: sending twice counts once.
         error = None if future.cancelled() else future.exception()
-        if isinstance(error, ResponseError) and str(error).startswith(_OUR_FAULT):
+        if is_our_fault(error):
             _log.error("the settlement of %s is given up: %s", settlement.entry.admission.request_id, error)
         elif future.cancelled() or error is not None:
             self.keep(settlement)

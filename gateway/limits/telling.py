@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from redis.exceptions import ResponseError
-
 from gateway.limits.commands import Counting
 from gateway.limits.local import Account, Entry, LocalLimiter
 from gateway.limits.presence import Presence
 from gateway.limits.settlements import Settlement, Settlements
-from gateway.redis_client.line import Call, ignore_outcome
+from gateway.redis_client.line import Call, ignore_outcome, is_our_fault
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply
 
@@ -123,7 +121,7 @@ class Telling:
     def _note_told(self, entry: Entry, done: "asyncio.Future[Reply]") -> None:
         error = None if done.cancelled() else done.exception()
         request_id = entry.admission.request_id
-        if isinstance(error, ResponseError):
+        if is_our_fault(error):
             _log.error("Redis does not take the request %s: %s", request_id, error)
         elif done.cancelled() or error is not None:
             return

@@ -19,6 +19,14 @@ DROP_TICKS = 40 * TICKS
 """A connection whose oldest call has waited this long is given up: its path may be dead while a new one would work."""
 
 
+_OUR_FAULT = ("ERR", "WRONGTYPE", "NOSCRIPT")
+
+
+def is_our_fault(error: BaseException | None) -> bool:
+    """The command was wrong: asking again does not help, and Redis is well."""
+    return isinstance(error, ResponseError) and str(error).startswith(_OUR_FAULT)
+
+
 class Late(RedisError):
     """The deadline passed; the answer may still come, and `call.then` is told of it."""
 
@@ -131,7 +139,9 @@ class Line(asyncio.Protocol):
             if str(reply).startswith("NOSCRIPT") and self._transport is not None and not call.is_repeated:
                 self._load_and_repeat(call)
                 return False
-            self._watch.note_late()
+            # LOADING, OOM, READONLY and the like: there, but of no use.
+            if self.is_introduced and not is_our_fault(reply):
+                self._watch.note_late()
         is_late = call.is_late
         _end(call, reply)
         return not is_late and not isinstance(reply, ResponseError)

@@ -1,0 +1,195 @@
+"""The pipeline against a real Valkey, and against servers that misbehave."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from redis.exceptions import ResponseError
+
+from gateway.main import end_tasks
+from gateway.redis_client import connect_redis
+from gateway.redis_client.line import Late, Lost
+from gateway.redis_client.pipeline import NUM_LINES, Pipeline
+from gateway.redis_client.resp import encode
+from tests.support.valkey import ValkeyProcess
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Seen:
+    """What a pipeline told of."""
+
+    def __init__(self) -> None:
+        self.num_answers = self.num_late = self.num_lines = 0
+        self.changed = asyncio.Event()
+
+    def note_answer(self) -> None:
+        self.num_answers += 1
+
+    def note_late(self) -> None:
+        self.num_late += 1
+
+    def note_lines(self, num_lines: int) -> None:
+        self.num_lines = num_lines
+        self.changed.set()
+
+    async def until_lines(self, num_lines: int) -> None:
+        async with asyncio.timeout(20):
+            while self.num_lines != num_lines:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def open_pipeline(
+    url: str, *, deadline_s: float = 5.0, scripts: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Pipeline, Seen]]:
+    seen = Seen()
+    pipeline = Pipeline(url, deadline_s=deadline_s, scripts=scripts, watch=seen)
+    await pipeline.connect()
+    async with asyncio.TaskGroup() as group:
+        loop = group.create_task(pipeline.keep_forever())
+        try:
+            yield pipeline, seen
+        finally:
+            await end_tasks([loop])
+            pipeline.close()
+
+
+@asynccontextmanager
+async def server(handler: Handler, path: Path | None = None) -> AsyncIterator[str]:
+    """Its URL. At the end all its connections have ended."""
+    tasks: set[asyncio.Task[Any] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        with contextlib.suppress(ConnectionError):
+            await handler(reader, writer)
+        writer.close()
+
+    if path is None:
+        running = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"redis://127.0.0.1:{running.sockets[0].getsockname()[1]}/0"
+    else:
+        running, url = await asyncio.start_unix_server(serve, path), f"unix://{path}"
+    try:
+        yield url
+    finally:
+        running.close()
+        await asyncio.wait([task for task in tasks if task is not None], timeout=20)
+
+
+async def test_many_calls_at_once_each_get_their_own_answer(valkey: ValkeyProcess) -> None:
+    async with open_pipeline(valkey.url) as (pipeline, _):
+        texts = [f"{number}-{'x' * (number % 50)}" for number in range(2000)]
+        calls = [pipeline.send(encode("ECHO", text), order=number) for number, text in enumerate(texts)]
+        assert [await call.future for call in calls] == [text.encode() for text in texts]
+
+
+async def test_calls_of_one_turn_leave_in_one_write() -> None:
+    chunks: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**20):
+            chunks.append(data)
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    async with server(handler) as url, open_pipeline(url) as (pipeline, _):
+        chunks.clear()
+        await asyncio.gather(*(pipeline.execute("PING") for _ in range(100)))
+        assert len(chunks) == 1
+
+
+async def test_calls_of_the_same_order_keep_it(valkey: ValkeyProcess) -> None:
+    key = str(uuid4())
+    async with open_pipeline(valkey.url) as (pipeline, _):
+        calls = [pipeline.send(encode("RPUSH", key, number), order=3) for number in range(300)]
+        assert [await call.future for call in calls] == list(range(1, 301))
+
+
+async def test_an_error_is_its_own_calls_only(valkey: ValkeyProcess) -> None:
+    async with open_pipeline(valkey.url) as (pipeline, seen):
+        bad, good = pipeline.send(encode("NONSENSE")), pipeline.send(encode("PING"))
+        with pytest.raises(ResponseError):
+            await bad.future
+        assert await good.future == b"PONG"
+        assert seen.num_late == 0
+
+
+async def test_connections_that_were_cut_come_back(valkey: ValkeyProcess) -> None:
+    redis: Any = connect_redis(valkey.url, deadline_s=5)
+    async with open_pipeline(valkey.url) as (pipeline, seen):
+        ids = [await pipeline.send(encode("CLIENT", "ID"), order=order).future for order in range(NUM_LINES)]
+        waiting = pipeline.send(encode("BLPOP", str(uuid4()), 0))
+        await redis.client_kill_filter(_id=ids[0])
+        with pytest.raises(Lost):
+            await waiting.future
+        # The other line serves meanwhile.
+        assert await pipeline.execute("PING") == b"PONG"
+        await seen.until_lines(NUM_LINES)
+        await redis.client_kill_filter(_id=ids[1])
+        await seen.until_lines(NUM_LINES - 1)
+        await seen.until_lines(NUM_LINES)
+    await redis.aclose()
+
+
+async def test_without_a_server_a_call_fails_at_once(tmp_path: Path) -> None:
+    async with open_pipeline("redis://127.0.0.1:1/0") as (pipeline, seen):
+        assert seen.num_lines == 0
+        with pytest.raises(Lost):
+            pipeline.send(encode("PING"))
+
+
+async def test_a_late_answer_is_late_and_then_still_told(tmp_path: Path) -> None:
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    async with open_pipeline(valkey.url, deadline_s=0.1) as (pipeline, seen):
+        valkey.pause()
+        with pytest.raises(Late) as late:
+            await pipeline.execute("ECHO", "hello")
+        late.value.call.then = told.set_result
+        valkey.resume()
+        async with asyncio.timeout(20):
+            assert await told == b"hello"
+        assert seen.num_late >= 1
+    valkey.stop()
+
+
+async def test_a_server_that_is_not_redis_is_left_alone() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with server(handler) as url, open_pipeline(url, scripts=("return 1",)) as (pipeline, seen):
+        assert seen.num_lines == 0
+        with pytest.raises(Lost):
+            pipeline.send(encode("PING"))
+
+
+async def test_password_database_and_unix_socket_of_the_url_are_honoured(valkey: ValkeyProcess, tmp_path: Path) -> None:
+    user = f"u{uuid4().hex}"
+    redis: Any = connect_redis(valkey.url, deadline_s=5)
+    await redis.execute_command("ACL", "SETUSER", user, "on", ">p@ss", "~*", "+@all")
+    url = f"redis://{user}:p%40ss@127.0.0.1:{valkey.port}/7"
+    async with open_pipeline(url) as (pipeline, _):
+        info = await pipeline.execute("CLIENT", "INFO")
+        assert isinstance(info, bytes)
+        assert f"user={user}".encode() in info
+        assert b"db=7" in info
+    async with open_pipeline(url.replace("p%40ss", "wrong")) as (_, seen):
+        assert seen.num_lines == 0
+    await redis.aclose()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**20):
+            writer.write(b"+unix\r\n" * data.count(b"*"))
+
+    path = tmp_path / "redis.sock"
+    async with server(handler, path) as unix_url, open_pipeline(unix_url) as (pipeline, _):
+        assert await pipeline.execute("PING") == b"unix"
