@@ -60,10 +60,10 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
     try:
         # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
         from worker.registration import Heartbeat
-        from worker.server.assembly import make_replica
+        from worker.server.replica_loading import load_replica
         from worker.server.serving import serve
 
-        replica = make_replica(settings)
+        replica = load_replica(settings)
         gc.freeze()
     finally:
         gc.enable()

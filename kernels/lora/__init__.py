@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.lora import apart, dense, reference
+from kernels.lora import dense, deterministic, reference
 from kernels.lora.segments import LoraSegments, plan_lora
 from kernels.lora.stack import LoraStack, stack_adapters
 
@@ -18,8 +18,8 @@ def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> 
     num_slots, _, in_size = stack.a.shape
     if in_size != x.shape[1] or stack.b.shape[2] != y.shape[1] or segments.others.shape[1] != num_slots:
         raise ValueError(f"add_lora: a {tuple(stack.a.shape)}, b {tuple(stack.b.shape)} do not fit {tuple(x.shape)}")
-    if stack.slots:
-        apart.add_lora(y, x, stack, segments)
+    if stack.per_slot:
+        deterministic.add_lora(y, x, stack, segments)
     elif stack.packed is not None:
         dense.add_lora(y, x, stack, segments)
     else:

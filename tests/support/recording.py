@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tests.support.engine_requests import collect, make_request
-from worker.engine.assembly import assemble
 from worker.engine.engine import Engine
+from worker.engine.parts import load_parts
 from worker.engine.request import EngineRequest
 from worker.engine.runner import Runner, StepOutputs
 from worker.engine.sequence import Chunk
@@ -73,7 +73,7 @@ class Recorder:
 @asynccontextmanager
 async def recording(checkpoint: Path, *, offset: float = 0.0, **options: Any) -> AsyncIterator[Recorder]:
     settings = EngineSettings(**{"model_path": checkpoint, "num_threads": 1, "dtype": "float32"} | options)
-    parts = assemble(settings)
+    parts = load_parts(settings)
     runner = RecordingRunner(parts.runner, offset)
     engine = Engine(replace(parts, runner=runner), settings)  # type: ignore[arg-type]
     engine.start()

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from worker.main import bind
-from worker.server.assembly import make_replica
 from worker.server.replica import Replica
+from worker.server.replica_loading import load_replica
 from worker.server.serving import serve
 from worker.settings import WorkerSettings
 
@@ -45,7 +45,7 @@ def running_worker(model: Path, **options: Any) -> Iterator[RunningWorker]:
     options = {"name": "tiny", "num_threads": 1, "drain_grace_s": 5.0} | options
     settings = WorkerSettings(model=model, port=0, **options)
     listener = bind(settings.host, settings.port)
-    replica = make_replica(settings)
+    replica = load_replica(settings)
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
     stop, ended = threading.Event(), threading.Event()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from worker.engine.admission import check_request
-from worker.engine.assembly import EngineParts, assemble
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.errors import (
     BestEffortShed,
@@ -25,6 +24,7 @@ from worker.engine.errors import (
     UnknownAdapter,
 )
 from worker.engine.loop import StepLoop
+from worker.engine.parts import EngineParts, load_parts
 from worker.engine.prefix_cache import PublicPrompts
 from worker.engine.request import EngineLoad, EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
@@ -63,7 +63,7 @@ class Engine:
     @classmethod
     def load(cls, settings: EngineSettings) -> "Engine":
         """Read the checkpoint and the adapters; raises CheckpointError or AdapterError, one line each."""
-        return cls(assemble(settings), settings)
+        return cls(load_parts(settings), settings)
 
     def share_prompts(self, prompts: list[list[int]]) -> None:
         """Let all tenants find the cached blocks of these beginnings of prompts, instead of each its own."""

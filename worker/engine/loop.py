@@ -7,9 +7,9 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from protocol.responses import FinishReason
-from worker.engine.assembly import EngineParts
 from worker.engine.batch import order_chunks
 from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
+from worker.engine.parts import EngineParts
 from worker.engine.pooling import unit_vector
 from worker.engine.prefill import PrefillPace
 from worker.engine.prefix_cache import PublicPrompts, root_digest, salted_digest

@@ -48,14 +48,14 @@ def share_prefill(pending: list[Sequence], budget: int, *, limit: int, urgent: l
     return [Chunk(sequence, num_tokens) for sequence, num_tokens in granted.items() if num_tokens]
 
 
-def share_apart(
+def share_separate_step(
     pending: list[Sequence], running: list[Sequence], served: Callable[[EngineRequest], float], *, limit: int
 ) -> list[Chunk]:
     """Prompts of which little is left, for a step without decodes: of `pending`, best first, all that is left of them,
     SHORT_PROMPTS or `limit` tokens at most; often none.
 
     Who comes while others decode has waited for their step already, and beside them its prompt would take a step as
-    long again. Those others lose little, since a short prompt is not paced anyway. But each step apart reads the
+    long again. Those others lose little, since a short prompt is not paced anyway. But each separate step reads the
     model's weights once more, so it is only for tenants that run at most a quarter of an equal share of what runs and
     were served no more than any other of its class, and only where nobody of a better class runs.
 

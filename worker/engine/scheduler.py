@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from worker.engine.blocks import BLOCK_SIZE, BlockPool, blocks_needed
 from worker.engine.eviction import evictable_for, rank, worst
 from worker.engine.fairness import token_cost
-from worker.engine.prefill import SHORT_PROMPTS, share_apart, share_prefill
+from worker.engine.prefill import SHORT_PROMPTS, share_prefill, share_separate_step
 from worker.engine.prefix_cache import chain_digest
 from worker.engine.queues import ClassQueues, Turn
 from worker.engine.sequence import Chunk, Sequence
@@ -51,7 +51,7 @@ class Scheduler:
         self._live: dict[str, Sequence] = {}
         self._deadlines: list[tuple[float, int, str]] = []
         self._next_order = 0
-        self._was_apart = False
+        self._was_separate = False
 
     @property
     def num_running(self) -> int:
@@ -157,14 +157,15 @@ class Scheduler:
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
 
     def _choose(self, decodes: list[Chunk], pending: list[Sequence], budget: int) -> list[Chunk]:
-        """A step apart for whoever should not wait for the decodes, or else these with about `budget` prompt tokens."""
-        apart: list[Chunk] = []
-        if decodes and pending and not self._was_apart:
-            apart = share_apart(pending, self._running, self._queues.served, limit=self.max_batched_tokens)
-        urgent = [] if self._was_apart else [sequence for sequence in pending if not self._is_flooding(sequence)]
-        self._was_apart = bool(apart)
+        """Short prompts alone where these should not wait for the decodes; else the decodes with about `budget` prompt
+        tokens."""
+        separate: list[Chunk] = []
+        if decodes and pending and not self._was_separate:
+            separate = share_separate_step(pending, self._running, self._queues.served, limit=self.max_batched_tokens)
+        urgent = [] if self._was_separate else [sequence for sequence in pending if not self._is_flooding(sequence)]
+        self._was_separate = bool(separate)
         limit = self.max_batched_tokens - len(decodes)
-        return apart or decodes + share_prefill(pending, min(budget, limit), limit=limit, urgent=urgent)
+        return separate or decodes + share_prefill(pending, min(budget, limit), limit=limit, urgent=urgent)
 
     def _provide_decode_blocks(self) -> None:
         """Every running sequence gets room for its next token, best first; when blocks run out the worst give way."""

@@ -103,8 +103,8 @@ class LoraStore:
         a, b = (torch.stack(each) for each in zip(*pairs, strict=True))
         if not self._is_deterministic:
             return stack_adapters(a, b)
-        apart = [self._pair(layer, parts, each, each.adapter.rank if each else 1) for each in self._slots]
-        return stack_adapters(a, b, apart=apart)
+        per_slot = [self._pair(layer, parts, each, each.adapter.rank if each else 1) for each in self._slots]
+        return stack_adapters(a, b, per_slot=per_slot)
 
     def _pair(self, layer: int, parts: tuple[str, ...], resident: _Resident | None, rank: int) -> tuple[Tensor, Tensor]:
         """One slot's a and b, at a rank that is at least its own."""

@@ -22,16 +22,16 @@ class Answer:
         self._job = job
         streams = replica.engine.generate_all([prompt.requests for prompt in job.prompts])
         self._tokens = JointStream(streams)
-        asked = [(request, prompt.echo) for prompt in job.prompts for request in prompt.requests]
+        requests = [(request, prompt.echo) for prompt in job.prompts for request in prompt.requests]
         tokenizer = replica.bundle.tokenizer
         self.choices = [
             Choice(job, i, request, echo, tokenizer, stream)
-            for i, ((request, echo), stream) in enumerate(zip(asked, streams, strict=True))
+            for i, ((request, echo), stream) in enumerate(zip(requests, streams, strict=True))
         ]
         self._prompt_logprobs: dict[int, Sequence[TokenLogprobs]] = {}
         self._last_at = [job.arrived_at] * len(self.choices)
         for choice in self.choices:
-            replica.line.enter(choice, choice.request.priority)
+            replica.positions.enter(choice, choice.request.priority)
 
     async def pieces(self) -> AsyncGenerator[list[Piece] | Waiting]:
         """What came at a time, of one choice or of several. Raises EngineError when the engine gives one up."""
@@ -51,7 +51,7 @@ class Answer:
         """The engine drops what is not over within one step."""
         self._tokens.close()
         for choice in self.choices:
-            self._replica.line.leave(choice)
+            self._replica.positions.leave(choice)
 
     def discard(self, num_tokens: int) -> None:
         """Count ids that were taken and went to nobody."""
@@ -91,7 +91,7 @@ class Answer:
 
     def _place(self) -> int:
         num_waiting = self._replica.engine.report().num_waiting
-        return self._replica.line.position(self.choices[0], num_waiting=num_waiting)
+        return self._replica.positions.position(self.choices[0], num_waiting=num_waiting)
 
     def _take(self, choice: Choice, output: TokenOutput) -> Piece:
         is_first = choice.last is None
@@ -106,7 +106,7 @@ class Answer:
     def _observe(self, choice: Choice, output: TokenOutput, num_tokens: int, *, is_first: bool) -> None:
         metrics, now = self._replica.metrics, time.monotonic()
         if is_first:
-            self._replica.line.leave(choice)
+            self._replica.positions.leave(choice)
             if sum(each.last is not None for each in self.choices) == 1:
                 metrics.first_token_s.observe(now - self._job.arrived_at)
                 metrics.queue_s.observe(output.queue_ms / 1e3)

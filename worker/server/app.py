@@ -1,18 +1,16 @@
 """The worker's routes."""
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from protocol.errors import ProtocolError
-from worker.server import embeddings, health, models, tokenize
+from worker.server import adapters, embeddings, health, tokenize
 from worker.server.completions import CompletionsEndpoint
 from worker.server.errors import KeyGate, on_bug, on_http_error, on_protocol_error
 from worker.server.health import Readiness
+from worker.server.model_list import model_list
 from worker.server.replica import Replica
 
 
@@ -21,9 +19,9 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
         Route("/v1/chat/completions", CompletionsEndpoint(replica, is_chat=True), methods=["POST"]),
         Route("/v1/completions", CompletionsEndpoint(replica, is_chat=False), methods=["POST"]),
         Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
-        Route("/v1/models", _models),
-        Route("/v1/load_lora_adapter", models.load_adapter, methods=["POST"]),
-        Route("/v1/unload_lora_adapter", models.unload_adapter, methods=["POST"]),
+        Route("/v1/models", model_list),
+        Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
+        Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
         Route("/tokenizer", tokenize.serve_bundle),
         Route("/health", health.health),
         Route("/ready", health.ready),
@@ -42,8 +40,3 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
     app.state.replica = replica
     app.state.readiness = readiness
     return app
-
-
-async def _models(request: Request) -> Response:
-    listed = models.list_models(request.app.state.replica)
-    return Response(msgspec.json.encode(listed), media_type="application/json")

@@ -10,8 +10,7 @@ from starlette.types import Receive, Scope, Send
 from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
 from worker.server.answer import Answer
-from worker.server.body import read_body
-from worker.server.call import Call, read_call
+from worker.server.caller import Caller, read_caller
 from worker.server.choice import Piece
 from worker.server.chunks import encode_whole
 from worker.server.disconnect import ClientGone, until_disconnect
@@ -19,6 +18,7 @@ from worker.server.errors import error_response
 from worker.server.events import EventWriter, StreamWriter, write_events
 from worker.server.intake import Job, make_job
 from worker.server.replica import Replica
+from worker.server.request_body import read_body
 from worker.server.waiting import Waiting
 from worker.server.whole_events import WholeAnswerWriter
 
@@ -47,15 +47,15 @@ class CompletionsEndpoint:
         replica = self._replica
         replica.check_accepting()
         body = await read_body(request, max_bytes=replica.max_body_bytes)
-        call = read_call(request.headers, has_key=replica.api_key is not None)
-        await until_disconnect(receive, self._answer(body, call, send))
+        caller = read_caller(request.headers, has_key=replica.api_key is not None)
+        await until_disconnect(receive, self._answer(body, caller, send))
 
-    async def _answer(self, body: bytes, call: Call, send: Send) -> None:
+    async def _answer(self, body: bytes, caller: Caller, send: Send) -> None:
         replica = self._replica
         if len(body) > _INLINE_BYTES:
-            job = await asyncio.to_thread(make_job, replica, body, call, is_chat=self._is_chat)
+            job = await asyncio.to_thread(make_job, replica, body, caller, is_chat=self._is_chat)
         else:
-            job = make_job(replica, body, call, is_chat=self._is_chat)
+            job = make_job(replica, body, caller, is_chat=self._is_chat)
         answer = Answer(replica, job)
         tokenizer = replica.bundle.tokenizer
         try:

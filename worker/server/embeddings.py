@@ -16,14 +16,14 @@ from protocol.embeddings import Embedding, EmbeddingsRequest, EmbeddingsResponse
 from protocol.errors import ProtocolError
 from text.bundle import TextTooLong
 from worker.engine.request import EngineRequest, TokenOutput
-from worker.server.body import read_body
-from worker.server.call import Call, read_call
+from worker.server.caller import Caller, read_caller
 from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.replica import Replica
+from worker.server.request_body import read_body
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 _MAX_AT_ONCE = 16
-"""Of one call's texts in the engine's queue, so that a long list leaves room for others."""
+"""How many of one call's texts are in the engine's queue at once, so that a long list leaves room for others."""
 _INLINE_BYTES = 16_384
 """A body up to this length is tokenised in a few milliseconds; a longer one goes to a thread."""
 
@@ -32,15 +32,15 @@ async def embeddings(request: Request) -> Response:
     replica: Replica = request.app.state.replica
     answers: list[Response] = []
 
-    async def answer(body: bytes, call: Call) -> None:
-        answers.append(await _answer(replica, body, call))
+    async def answer(body: bytes, caller: Caller) -> None:
+        answers.append(await _answer(replica, body, caller))
 
     try:
         with replica.activity:
             replica.check_accepting()
             body = await read_body(request, max_bytes=replica.max_body_bytes)
-            call = read_call(request.headers, has_key=replica.api_key is not None)
-            await until_disconnect(request.receive, answer(body, call))
+            caller = read_caller(request.headers, has_key=replica.api_key is not None)
+            await until_disconnect(request.receive, answer(body, caller))
     except ProtocolError as error:
         replica.metrics.count_failed(error.code or "invalid_request")
         raise
@@ -53,53 +53,53 @@ async def embeddings(request: Request) -> Response:
 
 @dataclass(frozen=True)
 class _Job:
-    asked: EmbeddingsRequest
-    requests: list[EngineRequest]
+    request: EmbeddingsRequest
+    engine_requests: list[EngineRequest]
 
     @property
     def num_prompt(self) -> int:
-        return sum(len(request.prompt_ids) for request in self.requests)
+        return sum(len(each.prompt_ids) for each in self.engine_requests)
 
 
-async def _answer(replica: Replica, body: bytes, call: Call) -> Response:
+async def _answer(replica: Replica, body: bytes, caller: Caller) -> Response:
     arrived_at = time.monotonic()
     if len(body) > _INLINE_BYTES:
-        job = await asyncio.to_thread(_make_job, replica, body, call)
+        job = await asyncio.to_thread(_make_job, replica, body, caller)
     else:
-        job = _make_job(replica, body, call)
+        job = _make_job(replica, body, caller)
     parts: list[list[TokenOutput]] = []
-    for start in range(0, len(job.requests), _MAX_AT_ONCE):
-        parts.append(await _run(replica, job.requests[start : start + _MAX_AT_ONCE]))
-    headers = {"x-request-id": call.request_id}
-    if call.wants_accounting:
+    for start in range(0, len(job.engine_requests), _MAX_AT_ONCE):
+        parts.append(await _run(replica, job.engine_requests[start : start + _MAX_AT_ONCE]))
+    headers = {"x-request-id": caller.request_id}
+    if caller.wants_accounting:
         headers[ACCOUNTING_HEADER] = msgspec.json.encode(_accounting(replica, job, parts)).decode()
     replica.metrics.request_s.observe(time.monotonic() - arrived_at)
     replica.metrics.count_finished("stop")
     return Response(_encode(job, parts), headers=headers, media_type="application/json")
 
 
-def _make_job(replica: Replica, body: bytes, call: Call) -> _Job:
+def _make_job(replica: Replica, body: bytes, caller: Caller) -> _Job:
     """Raises ProtocolError."""
-    asked = decode_body(body, _DECODER)
-    adapter = replica.adapter_for(asked.model)
+    request = decode_body(body, _DECODER)
+    adapter = replica.adapter_for(request.model)
     size = replica.engine.hidden_size
-    if asked.dimensions not in (None, size):
+    if request.dimensions not in (None, size):
         raise ProtocolError(f"this model's embeddings have {size} dimensions and no fewer", param="dimensions")
     requests = []
-    for i, text in enumerate(inputs_of(asked)):
-        request = EngineRequest(
-            request_id=f"{call.request_id}/{i}",
+    for i, text in enumerate(inputs_of(request)):
+        engine_request = EngineRequest(
+            request_id=f"{caller.request_id}/{i}",
             prompt_ids=_prompt_ids(replica, text),
             adapter=adapter,
-            priority=call.priority(asked.priority),
-            tenant=call.tenant,
-            weight=call.weight,
-            cache_salt=call.cache_salt(asked.cache_salt),
-            deadline_at=call.deadline_at,
+            priority=caller.priority(request.priority),
+            tenant=caller.tenant,
+            weight=caller.weight,
+            cache_salt=caller.cache_salt(request.cache_salt),
+            deadline_at=caller.deadline_at,
             pooling=replica.pooling,
         )
-        requests.append(request)
-    return _Job(asked, requests)
+        requests.append(engine_request)
+    return _Job(request, requests)
 
 
 def _prompt_ids(replica: Replica, text: str | list[int]) -> list[int]:
@@ -139,7 +139,7 @@ async def _run(replica: Replica, requests: list[EngineRequest]) -> list[TokenOut
 
 def _encode(job: _Job, parts: list[list[TokenOutput]]) -> bytes:
     vectors = [output.embedding or b"" for part in parts for output in part]
-    is_base64 = job.asked.encoding_format == "base64"
+    is_base64 = job.request.encoding_format == "base64"
     answer = EmbeddingsResponse(
         data=[
             Embedding(
@@ -147,7 +147,7 @@ def _encode(job: _Job, parts: list[list[TokenOutput]]) -> bytes:
             )
             for i, vector in enumerate(vectors)
         ],
-        model=job.asked.model,
+        model=job.request.model,
         usage=EmbeddingsUsage(prompt_tokens=job.num_prompt, total_tokens=job.num_prompt),
     )
     return msgspec.json.encode(answer)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from protocol.errors import ErrorType, ProtocolError, encode_error
-from worker.server.body import BodyTooLarge
+from worker.server.request_body import BodyTooLarge
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/metrics"})
 log = logging.getLogger("tiergate.server")

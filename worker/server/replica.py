@@ -9,8 +9,8 @@ from text.bundle import Bundle
 from worker.engine.request import Pooling
 from worker.server.activity import Activity
 from worker.server.defaults import SamplingDefaults
-from worker.server.line import Line
 from worker.server.metrics import Metrics
+from worker.server.waiting import QueuePositions
 
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
@@ -51,7 +51,7 @@ class Replica:
     api_key: str | None
     max_body_bytes: int
     adapter_paths: dict[str, str] = field(default_factory=dict)
-    line: Line = field(default_factory=Line)
+    positions: QueuePositions = field(default_factory=QueuePositions)
     activity: Activity = field(default_factory=Activity)
     is_draining: bool = False
 

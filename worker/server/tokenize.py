@@ -9,8 +9,8 @@ from starlette.responses import Response
 from protocol.checks import decode_body
 from protocol.errors import ProtocolError
 from protocol.requests import DetokenizeRequest, TokenizeRequest
-from worker.server.body import read_body
 from worker.server.replica import Replica
+from worker.server.request_body import read_body
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
@@ -28,18 +28,18 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
 
 async def tokenize(request: Request) -> Response:
     replica: Replica = request.app.state.replica
-    asked = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _TOKENIZE)
-    _check_model(replica, asked.model)
-    tokens = await asyncio.to_thread(_encode, replica, asked)
+    body = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _TOKENIZE)
+    _check_model(replica, body.model)
+    tokens = await asyncio.to_thread(_encode, replica, body)
     return _json(TokenizeResponse(count=len(tokens), max_model_len=replica.engine.max_model_len, tokens=tokens))
 
 
 async def detokenize(request: Request) -> Response:
     replica: Replica = request.app.state.replica
-    asked = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _DETOKENIZE)
-    _check_model(replica, asked.model)
+    body = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _DETOKENIZE)
+    _check_model(replica, body.model)
     tokenizer = replica.bundle.tokenizer
-    text = await asyncio.to_thread(tokenizer.decode, asked.tokens, skip_special_tokens=False)
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
     return _json(DetokenizeResponse(prompt=text))
 
 
@@ -50,13 +50,13 @@ async def serve_bundle(request: Request) -> Response:
     return Response(encoded, media_type="application/json")
 
 
-def _encode(replica: Replica, asked: TokenizeRequest) -> list[int]:
+def _encode(replica: Replica, body: TokenizeRequest) -> list[int]:
     bundle = replica.bundle
-    if (asked.prompt is None) == (asked.messages is None):
+    if (body.prompt is None) == (body.messages is None):
         raise ProtocolError("send either prompt or messages", param="prompt")
-    if asked.prompt is not None:
-        return bundle.tokenizer.encode(asked.prompt, add_special_tokens=asked.add_special_tokens)
-    text = bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
+    if body.prompt is not None:
+        return bundle.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+    text = bundle.render_chat(body.messages or [], body.tools, add_generation_prompt=body.add_generation_prompt)
     return bundle.tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -1,13 +1,35 @@
-"""Telling a client, while its request waits for its first token, that the stream is alive."""
+"""Requests that wait for their first token: their positions, and notices that tell a client its stream is alive."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 FIRST_NOTICE_S = 1.0
 NEXT_NOTICE_S = 5.0
 T = TypeVar("T")
+
+
+@dataclass
+class QueuePositions:
+    """By class, then by arrival. A position is an estimate, since fairness between tenants may let a later one pass."""
+
+    _waiting: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    _num_seen: int = 0
+
+    def enter(self, who: Hashable, priority: int) -> None:
+        self._num_seen += 1
+        self._waiting[who] = (priority, self._num_seen)
+
+    def leave(self, who: Hashable) -> None:
+        self._waiting.pop(who, None)
+
+    def position(self, who: Hashable, *, num_waiting: int) -> int:
+        """1 is next; 0 means already being computed. num_waiting: the engine's count."""
+        own = self._waiting[who]
+        num_before_or_at = sum(place <= own for place in self._waiting.values())
+        num_started = len(self._waiting) - num_waiting
+        return max(num_before_or_at - max(num_started, 0), 0)
 
 
 @dataclass(frozen=True)
@@ -19,7 +41,7 @@ class Waiting:
 
 async def announce_waiting(tokens: AsyncIterator[T], position: Callable[[], int]) -> AsyncGenerator[T | Waiting]:
     """The stream's outputs, and before the first one a notice now and then."""
-    # Waiting in a task of its own: a timeout would cancel the stream's own wait, which gives the request up.
+    # A task of its own waits, since a timeout would cancel the stream's own wait, which gives the request up.
     first = asyncio.ensure_future(anext(tokens))
     try:
         notice_s = FIRST_NOTICE_S
@@ -30,7 +52,7 @@ async def announce_waiting(tokens: AsyncIterator[T], position: Callable[[], int]
         if not first.done():
             first.cancel()
         elif not first.cancelled():
-            # Looked at even if we are leaving, or asyncio would report an error that nobody saw.
+            # Read even when the client has left, or asyncio would report an exception that nobody retrieved.
             first.exception()
     yield first.result()
     async for output in tokens:

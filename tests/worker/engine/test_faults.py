@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.checkpoints import make_tiny_checkpoint
 from tests.support.engine_requests import collect, make_request
-from worker.engine.assembly import assemble
 from worker.engine.blocks import BlockPool
 from worker.engine.engine import Engine
 from worker.engine.errors import (
@@ -26,6 +25,7 @@ from worker.engine.errors import (
     StepFailed,
     UnknownAdapter,
 )
+from worker.engine.parts import load_parts
 from worker.engine.runner import Runner, StepOutputs
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Chunk
@@ -150,7 +150,7 @@ class BrokenScheduler(Scheduler):
 async def test_after_a_bug_in_the_loop_nobody_waits(checkpoint: Path, adapters: dict[str, Path]) -> None:
     settings = EngineSettings(model_path=checkpoint, num_threads=1)
     scheduler = BrokenScheduler(BlockPool(64), max_num_seqs=8, max_batched_tokens=64)
-    engine = scheduler.engine = Engine(replace(assemble(settings), scheduler=scheduler), settings)
+    engine = scheduler.engine = Engine(replace(load_parts(settings), scheduler=scheduler), settings)
     engine.start()
     stream = engine.generate(make_request(PROMPT))
     async with asyncio.timeout(30):
@@ -237,7 +237,7 @@ class BreakingRunner:
 
 async def test_a_step_that_raises_fails_only_the_request_that_breaks_it(checkpoint: Path) -> None:
     settings = EngineSettings(model_path=checkpoint, num_threads=1)
-    parts = assemble(settings)
+    parts = load_parts(settings)
     engine = Engine(replace(parts, runner=BreakingRunner(parts.runner)), settings)  # type: ignore[arg-type]
     engine.start()
     never = {POISON: -100.0}
@@ -282,7 +282,7 @@ class HeldRunner:
 
 async def test_an_id_that_is_used_again_gets_nothing_of_its_first_use(checkpoint: Path) -> None:
     settings = EngineSettings(model_path=checkpoint, num_threads=1)
-    parts = assemble(settings)
+    parts = load_parts(settings)
     runner = HeldRunner(parts.runner)
     engine = Engine(replace(parts, runner=runner), settings)  # type: ignore[arg-type]
     engine.start()

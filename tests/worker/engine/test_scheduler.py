@@ -93,7 +93,7 @@ class SlidingSchedulerMachine(SchedulerMachine):
 
 
 class FloodedSchedulerMachine(SchedulerMachine):
-    """With slots enough for a tenant to have far less of them than another: its short prompts get steps apart."""
+    """With slots enough for a tenant to have far less of them than another: its short prompts get separate steps."""
 
     num_blocks, max_seqs = 80, 16
 

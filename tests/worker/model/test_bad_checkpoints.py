@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.checkpoints import make_tiny_checkpoint
-from worker.engine.assembly import assemble
+from worker.engine.parts import load_parts
 from worker.engine.settings import EngineSettings
 from worker.model.config import CheckpointError
 from worker.model.weights import content_version
@@ -112,14 +112,14 @@ def test_the_error_is_one_line_naming_file_and_reason(
     folder = make_tiny_checkpoint(tmp_path)
     spoil(folder)
     with pytest.raises(CheckpointError) as caught:
-        assemble(EngineSettings(model_path=folder))
+        load_parts(EngineSettings(model_path=folder))
     message = str(caught.value)
     assert str(folder / file_name) in message and reason in message and "\n" not in message
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nowhere/config\.json: the file is missing"):
-        assemble(EngineSettings(model_path=tmp_path / "nowhere"))
+        load_parts(EngineSettings(model_path=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -135,21 +135,21 @@ def test_settings_that_do_not_fit_the_checkpoint_are_named(
 ) -> None:
     folder = make_tiny_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=reason):
-        assemble(EngineSettings(model_path=folder, **settings))  # type: ignore[arg-type]
+        load_parts(EngineSettings(model_path=folder, **settings))  # type: ignore[arg-type]
 
 
 def test_dynamic_scaling_stretches_the_window_as_far_as_its_factor_goes(tmp_path: Path) -> None:
     folder = make_tiny_checkpoint(tmp_path, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
-    assert assemble(EngineSettings(model_path=folder)).max_model_len == 512
-    assert assemble(EngineSettings(model_path=folder, max_model_len=1024)).max_model_len == 1024
+    assert load_parts(EngineSettings(model_path=folder)).max_model_len == 512
+    assert load_parts(EngineSettings(model_path=folder, max_model_len=1024)).max_model_len == 1024
     with pytest.raises(CheckpointError, match="exceeds the model's window of 1024"):
-        assemble(EngineSettings(model_path=folder, max_model_len=1025))
+        load_parts(EngineSettings(model_path=folder, max_model_len=1025))
 
 
 def test_an_end_outside_the_vocabulary_is_none(tmp_path: Path) -> None:
     folder = make_tiny_checkpoint(tmp_path)
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, -1, 384]}')
-    assert assemble(EngineSettings(model_path=folder)).eos_token_ids == {2}
+    assert load_parts(EngineSettings(model_path=folder)).eos_token_ids == {2}
 
 
 def test_the_version_names_the_weights(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.running_worker import running_worker
-from worker.server.assembly import make_replica
+from worker.server.replica_loading import load_replica
 from worker.settings import SettingsError, WorkerSettings
 
 SYSTEM = "You answer in one sentence. " * 8
@@ -30,4 +30,4 @@ def test_a_folder_that_cannot_be_read_stops_the_start(checkpoint: Path, tmp_path
     (tmp_path / "binary").mkdir()
     (tmp_path / "binary" / "a.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match=name):
-        make_replica(WorkerSettings(model=checkpoint, public_prompts=tmp_path / name))
+        load_replica(WorkerSettings(model=checkpoint, public_prompts=tmp_path / name))

@@ -14,7 +14,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class Caller:
     """is_trusted: presented the worker key. deadline_at: `time.monotonic()`.
 
     wants_events: a whole answer, too, is to be accounted for while it is made; see `protocol.accounting`.
@@ -28,32 +28,32 @@ class Call:
     weight: float = 1.0
     deadline_at: float | None = None
 
-    def priority(self, asked: int | None) -> int:
-        """`asked`, of a caller who may ask."""
-        return asked if self.is_trusted and asked is not None else _DEFAULT_PRIORITY
+    def priority(self, wanted: int | None) -> int:
+        """The body's priority counts only from a trusted caller."""
+        return wanted if self.is_trusted and wanted is not None else _DEFAULT_PRIORITY
 
-    def cache_salt(self, asked: str | None) -> str:
-        """`asked`, of a caller who may ask."""
-        return asked or "" if self.is_trusted else ""
+    def cache_salt(self, wanted: str | None) -> str:
+        """The body's salt counts only from a trusted caller."""
+        return wanted or "" if self.is_trusted else ""
 
 
-def read_call(headers: Mapping[str, str], *, has_key: bool) -> Call:
-    """has_key: this worker asks for a key, so whoever got here presented it. Raises ProtocolError."""
-    asked_id = headers.get("x-request-id", "")
-    request_id = asked_id if _REQUEST_ID.fullmatch(asked_id) else str(make_uuid7(time.time_ns() // 1_000_000))
-    # Without a key the worker listens on loopback only: whoever got here may see the figures, but sets no priorities.
+def read_caller(headers: Mapping[str, str], *, has_key: bool) -> Caller:
+    """has_key: this worker asks for a key, so the caller has presented it. Raises ProtocolError."""
+    sent_id = headers.get("x-request-id", "")
+    request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else str(make_uuid7(time.time_ns() // 1_000_000))
+    # Without a key the worker listens on loopback only: any caller may see the figures, but sets no priorities.
     accounting = headers.get(ACCOUNTING_HEADER)
-    call = Call(
+    caller = Caller(
         request_id=request_id,
         is_trusted=has_key,
         wants_accounting=accounting in ("1", "events"),
         wants_events=accounting == "events",
     )
     if not has_key:
-        return call
+        return caller
     deadline_ms = _number(headers, "x-tiergate-deadline-ms")
     return replace(
-        call,
+        caller,
         tenant=headers.get("x-tiergate-tenant", ""),
         weight=_number(headers, "x-tiergate-weight") or 1.0,
         deadline_at=None if deadline_ms is None else time.monotonic() + deadline_ms / 1e3,

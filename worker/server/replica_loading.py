@@ -19,7 +19,7 @@ from worker.server.replica import Replica
 from worker.settings import SettingsError, WorkerSettings
 
 
-def make_replica(settings: WorkerSettings) -> Replica:
+def load_replica(settings: WorkerSettings) -> Replica:
     """Loads the checkpoint. Raises SettingsError, one line naming the file and the reason."""
     try:
         defaults = read_defaults(settings.model)

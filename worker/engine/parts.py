@@ -35,7 +35,7 @@ class EngineParts:
     lora: LoraStore
 
 
-def assemble(settings: EngineSettings) -> EngineParts:
+def load_parts(settings: EngineSettings) -> EngineParts:
     """Raises CheckpointError or AdapterError, one line each."""
     folder = settings.model_path
     config = read_config(folder)
@@ -82,12 +82,12 @@ def _num_weights(config: ModelConfig) -> int:
 
 
 def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
-    asked = settings.max_model_len or config.max_positions
-    if asked > config.longest_window:
+    window = settings.max_model_len or config.max_positions
+    if window > config.longest_window:
         raise CheckpointError(
-            folder / "config.json", f"max_model_len {asked} exceeds the model's window of {config.longest_window}"
+            folder / "config.json", f"max_model_len {window} exceeds the model's window of {config.longest_window}"
         )
-    return asked
+    return window
 
 
 def _look_back(config: ModelConfig) -> int | None:

@@ -1,0 +1,60 @@
+"""Loading and unloading adapters while serving, in vLLM's shapes."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from protocol.checks import decode_body
+from protocol.errors import ProtocolError
+from worker.lora.adapter import AdapterError
+from worker.server.replica import Replica
+from worker.server.request_body import read_body
+
+_NAME = re.compile(r"[^\s/]\S{0,199}")
+
+
+class LoadAdapterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's body."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+_LOAD = msgspec.json.Decoder(LoadAdapterRequest)
+_UNLOAD = msgspec.json.Decoder(UnloadAdapterRequest)
+
+
+async def load_adapter(request: Request) -> Response:
+    replica: Replica = request.app.state.replica
+    body = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _LOAD)
+    if body.load_inplace:
+        raise ProtocolError("load_inplace is not supported; unload the adapter first", param="load_inplace")
+    if not _NAME.fullmatch(body.lora_name) or body.lora_name == replica.served_name:
+        raise ProtocolError(f"{body.lora_name!r} cannot be an adapter's name", param="lora_name")
+    if body.lora_name in replica.engine.report().adapters:
+        raise ProtocolError(f"the adapter {body.lora_name!r} is already loaded", param="lora_name")
+    try:
+        await asyncio.to_thread(replica.engine.load_adapter, body.lora_name, Path(body.lora_path))
+    except AdapterError as error:
+        raise ProtocolError(str(error), param="lora_path") from error
+    replica.adapter_paths[body.lora_name] = body.lora_path
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+
+async def unload_adapter(request: Request) -> Response:
+    """An unknown name is a 404, raised by the engine."""
+    replica: Replica = request.app.state.replica
+    body = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _UNLOAD)
+    await asyncio.to_thread(replica.engine.unload_adapter, body.lora_name)
+    replica.adapter_paths.pop(body.lora_name, None)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
