@@ -65,5 +65,5 @@ class TinyRunner:
     def _start(self, name: str, adapter: str | None) -> Sequence:
         request = EngineRequest(request_id=name, prompt_ids=[0], adapter=adapter)
         slot = -1 if adapter is None else self._lora.acquire(adapter)[0]
-        self._sequences[name] = Sequence(request, [], 0, b"", 0.0, slot)
+        self._sequences[name] = Sequence(name, request, [], 0, b"", 0.0, slot)
         return self._sequences[name]

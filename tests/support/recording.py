@@ -41,8 +41,7 @@ class RecordingRunner:
         logits[:, 0] += self.offset
         last = [chunk.sequence.request.request_id for chunk in chunks if chunk.is_last]
         for request_id, row in zip(last, logits.log_softmax(dim=-1), strict=True):
-            # Without the number that the engine adds.
-            self.logprobs[request_id.rpartition("#")[0]].append(row)
+            self.logprobs[request_id].append(row)
         return replace(outputs, logits=logits)
 
     def __getattr__(self, name: str) -> Any:

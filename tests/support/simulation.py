@@ -34,7 +34,7 @@ def make_sequence(
         deadline_at=deadline_at,
     )
     root = root_digest(salt=tenant, model_version="m", adapter_digest=adapter or "")
-    return Sequence(request, list(request.prompt_ids), prompt_len, root, 0.0)
+    return Sequence(request_id, request, list(request.prompt_ids), prompt_len, root, 0.0)
 
 
 @dataclass

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -105,21 +104,21 @@ class Engine:
                 self._check(request)
             self._check_room(len(requests), requests[0].priority)
             bell = Bell()
-            groups = [[self._name(request) for request in group] for group in groups]
-            ids = [request.request_id for group in groups for request in group]
-            streams = [TokenStream(request_id, self.abort, self._count_discarded, bell) for request_id in ids]
-            self._streams.update(zip(ids, streams, strict=True))
+            ids_by_group = [[f"{request.request_id}#{next(self._numbers)}" for request in group] for group in groups]
+            stream_ids = [stream_id for group_ids in ids_by_group for stream_id in group_ids]
+            streams = [TokenStream(stream_id, self.abort, self._count_discarded, bell) for stream_id in stream_ids]
+            self._streams.update(zip(stream_ids, streams, strict=True))
             now = time.monotonic()
-            for group in groups:
-                self._post(partial(self._loop.submit, group, now))
+            for group_ids, group in zip(ids_by_group, groups, strict=True):
+                self._post(partial(self._loop.submit, group_ids, group, now))
         return streams
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, stream_id: str) -> None:
         """Drop a request by its stream's id; its blocks are free before the next step. Unknown ids are ignored: it may
         just have ended."""
         with self._wake:
-            if self._streams.pop(request_id, None) is not None:
-                self._post(partial(self._loop.abort, request_id))
+            if self._streams.pop(stream_id, None) is not None:
+                self._post(partial(self._loop.abort, stream_id))
 
     def load_adapter(self, name: str, path: Path | str) -> None:
         """Make an adapter resident; blocks until it is, up to a step. Raises AdapterError."""
@@ -181,10 +180,6 @@ class Engine:
         if request.adapter is not None and request.adapter not in self._parts.lora.names:
             raise UnknownAdapter(request.adapter)
 
-    def _name(self, request: EngineRequest) -> EngineRequest:
-        """Clients may use an id again while the step that computes its first use still runs: here none comes twice."""
-        return replace(request, request_id=f"{request.request_id}#{next(self._numbers)}")
-
     def _check_room(self, num_requests: int, priority: int) -> None:
         scheduler, max_waiting = self._parts.scheduler, self._settings.max_waiting
         if num_requests > scheduler.max_num_seqs + max_waiting:
@@ -243,7 +238,7 @@ class Engine:
             log.critical("the engine's loop broke", exc_info=True)
             with self._wake:
                 self._is_stopping = self.is_broken = True
-                self._loop.outputs = [(request_id, EngineStopped()) for request_id in self._streams]
+                self._loop.outputs = [(stream_id, EngineStopped()) for stream_id in self._streams]
             self._flush()
 
     def _turn(self) -> bool:
@@ -270,8 +265,8 @@ class Engine:
         outputs, self._loop.outputs = self._loop.outputs, []
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
         with self._wake:
-            for request_id, output in outputs:
-                stream = self._stream_for(request_id, output)
+            for stream_id, output in outputs:
+                stream = self._stream_for(stream_id, output)
                 if stream is not None:
                     by_loop[stream.loop].append((stream, output))
                 elif isinstance(output, TokenOutput):
@@ -279,10 +274,10 @@ class Engine:
         for loop, batch in by_loop.items():
             self._deliver(loop, batch)
 
-    def _stream_for(self, request_id: str, output: TokenOutput | EngineError) -> TokenStream | None:
+    def _stream_for(self, stream_id: str, output: TokenOutput | EngineError) -> TokenStream | None:
         """Its stream, forgotten with its last output; None when it was closed meanwhile."""
         is_last = isinstance(output, EngineError) or output.finish_reason is not None
-        return self._streams.pop(request_id, None) if is_last else self._streams.get(request_id)
+        return self._streams.pop(stream_id, None) if is_last else self._streams.get(stream_id)
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, batch: list[Delivery]) -> None:
         try:
@@ -290,4 +285,4 @@ class Engine:
         except RuntimeError:
             # The loop is closed: nobody is left to read.
             for stream, _ in batch:
-                self.abort(stream.request_id)
+                self.abort(stream.stream_id)

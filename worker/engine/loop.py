@@ -25,7 +25,7 @@ Output = tuple[str, TokenOutput | EngineError]
 
 
 class StepLoop:
-    """Holds every live request. `outputs` collects (request id, output) until the caller takes them."""
+    """Holds every live request. `outputs` collects (stream id, output) until the caller takes them."""
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
@@ -46,9 +46,9 @@ class StepLoop:
     def has_work(self) -> bool:
         return self._scheduler.num_running + self._scheduler.num_waiting > 0
 
-    def submit(self, requests: list[EngineRequest], arrived_at: float) -> None:
-        """Requests with the same prompt, adapter and salt. The first computes it, and the rest then shares its blocks;
-        only the first may ask for prompt_logprobs."""
+    def submit(self, stream_ids: list[str], requests: list[EngineRequest], arrived_at: float) -> None:
+        """Requests with the same prompt, adapter and salt, and a stream's id for each. The first computes the prompt,
+        and the others then share its blocks; only the first may ask for prompt_logprobs."""
         slots, digest = [-1] * len(requests), ""
         adapter = requests[0].adapter
         if adapter is not None:
@@ -56,12 +56,13 @@ class StepLoop:
                 acquired = [self._parts.lora.acquire(adapter) for _ in requests]
             except KeyError:
                 # Unloaded between the check at submission and now.
-                self.outputs += [(request.request_id, UnknownAdapter(adapter)) for request in requests]
+                self.outputs += [(stream_id, UnknownAdapter(adapter)) for stream_id in stream_ids]
                 return
             slots, digest = [slot for slot, _ in acquired], acquired[0][1]
         root, public = self._begin_names(requests[0], digest)
         first, *others = [
             Sequence(
+                stream_id,
                 request,
                 list(request.prompt_ids),
                 len(request.prompt_ids),
@@ -71,7 +72,7 @@ class StepLoop:
                 block_digests=list(public),
                 num_public=len(public),
             )
-            for request, slot in zip(requests, slots, strict=True)
+            for stream_id, request, slot in zip(stream_ids, requests, slots, strict=True)
         ]
         self._scheduler.add(first)
         if others:
@@ -88,13 +89,13 @@ class StepLoop:
         public = self.public_prompts.names(request.prompt_ids, model_version=version, adapter_digest=adapter_digest)
         return salted_digest(root, public[-1]) if public else root, public
 
-    def abort(self, request_id: str) -> None:
-        """Free the request's blocks; unknown ids are ignored, it may just have ended."""
-        sequence = self._scheduler.get(request_id)
+    def abort(self, stream_id: str) -> None:
+        """Free the stream's blocks; unknown ids are ignored, it may just have ended."""
+        sequence = self._scheduler.get(stream_id)
         if sequence is not None:
             self._drop(sequence)
             return
-        waiting = self._siblings.take(request_id)
+        waiting = self._siblings.take(stream_id)
         if waiting is not None and waiting.adapter_slot >= 0:
             self._parts.lora.release(waiting.adapter_slot)
 
@@ -163,7 +164,7 @@ class StepLoop:
         try:
             self._compute([chunk], time.monotonic())
         except Exception as error:
-            log.warning("request %s failed: %s", chunk.sequence.request.request_id, error)
+            log.warning("request %s failed: %s", chunk.sequence.stream_id, error)
             self._discard_blocks(chunk.sequence)
             self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
 
@@ -175,7 +176,7 @@ class StepLoop:
         self._count_prompt(sequence)
         self._drop(sequence)
         self.rate.record_end()
-        self.outputs.append((sequence.request.request_id, _make_output(sequence, [], "stop", embedding)))
+        self.outputs.append((sequence.stream_id, _make_output(sequence, [], "stop", embedding)))
 
     def _accept(self, sequence: Sequence, sampled: Sampled | None) -> None:
         """Append a sampled token and put it out; None means that the logits were not finite."""
@@ -200,7 +201,7 @@ class StepLoop:
                 logprobs=tuple(each.logprobs for each in taken if each.logprobs is not None),
                 prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
             )
-        self.outputs.append((sequence.request.request_id, output))
+        self.outputs.append((sequence.stream_id, output))
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
         sampling, last = sequence.request.sampling, sequence.token_ids[-1]
@@ -234,7 +235,7 @@ class StepLoop:
 
     def _fail(self, sequence: Sequence, error: EngineError) -> None:
         self._drop(sequence)
-        self.outputs.append((sequence.request.request_id, error))
+        self.outputs.append((sequence.stream_id, error))
 
     def _drop(self, sequence: Sequence) -> None:
         self._begin_siblings(sequence)

@@ -39,8 +39,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 class EngineRequest:
     """priority: 0..3, lower first; weight: the tenant's share within its class; deadline_at: `time.monotonic()`.
 
-    request_id: for logs; the engine adds a number of its own. pooling: not an answer is wanted but an embedding, from
-    the last token's state or the mean of all.
+    request_id: the HTTP request's, with the answer's number where it has several. pooling: an embedding is wanted
+    instead of an answer, from the last token's state or from the mean of all.
     """
 
     request_id: str

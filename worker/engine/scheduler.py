@@ -81,25 +81,25 @@ class Scheduler:
         """The live sequences of one moment; any thread may ask."""
         return tuple(self._live.values())
 
-    def get(self, request_id: str) -> Sequence | None:
-        return self._live.get(request_id)
+    def get(self, stream_id: str) -> Sequence | None:
+        return self._live.get(stream_id)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence, whose window must fit into the pool."""
         request = sequence.request
-        assert request.request_id not in self._live
+        assert sequence.stream_id not in self._live
         sequence.order = self._next_order
         self._next_order += 1
-        self._live[request.request_id] = sequence
+        self._live[sequence.stream_id] = sequence
         self._queues.push(sequence)
         if request.deadline_at is not None:
-            heapq.heappush(self._deadlines, (request.deadline_at, sequence.order, request.request_id))
+            heapq.heappush(self._deadlines, (request.deadline_at, sequence.order, sequence.stream_id))
             if len(self._deadlines) > 2 * len(self._live) + _MAX_STALE_DEADLINES:
                 self._drop_stale_deadlines()
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a finished, failed or aborted sequence and free its blocks at once."""
-        del self._live[sequence.request.request_id]
+        del self._live[sequence.stream_id]
         if sequence in self._running:
             self._running.remove(sequence)
             self._release(sequence)
@@ -257,8 +257,8 @@ class Scheduler:
 
     def _owner(self, deadline: tuple[float, int, str]) -> Sequence | None:
         """The live sequence that a deadline was set for, if it is still the one."""
-        _, order, request_id = deadline
-        sequence = self._live.get(request_id)
+        _, order, stream_id = deadline
+        sequence = self._live.get(stream_id)
         return sequence if sequence is not None and sequence.order == order else None
 
     def _drop_stale_deadlines(self) -> None:

@@ -9,7 +9,10 @@ from worker.engine.request import EngineRequest, TokenLogprobs
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
+    """stream_id: its name in this engine, `<request_id>#<number>`, which no two ever share; a client may send the id of
+    a request again while that one still runs.
+
+    token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
     The first num_public of them hold a prompt that all tenants share; root_digest is what the others' names begin with.
@@ -18,6 +21,7 @@ class Sequence:
     Times are `time.monotonic()`. pooled: what an embedding has so far, see `worker.engine.pooling`.
     """
 
+    stream_id: str
     request: EngineRequest
     token_ids: list[int]
     num_prompt: int

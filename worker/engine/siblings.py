@@ -11,15 +11,15 @@ class Siblings:
         self._leaders: dict[str, str] = {}
 
     def hold(self, leader: Sequence, siblings: list[Sequence]) -> None:
-        self._by_leader[leader.request.request_id] = siblings
+        self._by_leader[leader.stream_id] = siblings
         for sibling in siblings:
-            self._leaders[sibling.request.request_id] = leader.request.request_id
+            self._leaders[sibling.stream_id] = leader.stream_id
 
     def release(self, leader: Sequence) -> list[Sequence]:
         """Those that waited for it, in their order; none if it led nobody."""
-        released = self._by_leader.pop(leader.request.request_id, [])
+        released = self._by_leader.pop(leader.stream_id, [])
         for sibling in released:
-            del self._leaders[sibling.request.request_id]
+            del self._leaders[sibling.stream_id]
         return released
 
     def release_all(self) -> list[Sequence]:
@@ -28,12 +28,12 @@ class Siblings:
         self._leaders.clear()
         return released
 
-    def take(self, request_id: str) -> Sequence | None:
+    def take(self, stream_id: str) -> Sequence | None:
         """One that waits, to be given up; None if it does not wait here."""
-        leader_id = self._leaders.pop(request_id, None)
+        leader_id = self._leaders.pop(stream_id, None)
         if leader_id is None:
             return None
         siblings = self._by_leader[leader_id]
-        [taken] = [each for each in siblings if each.request.request_id == request_id]
+        [taken] = [each for each in siblings if each.stream_id == stream_id]
         siblings.remove(taken)
         return taken

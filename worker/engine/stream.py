@@ -39,9 +39,9 @@ class TokenStream:
     """
 
     def __init__(
-        self, request_id: str, abort: Callable[[str], None], discard: Callable[[int], None], bell: Bell
+        self, stream_id: str, abort: Callable[[str], None], discard: Callable[[int], None], bell: Bell
     ) -> None:
-        self.request_id = request_id
+        self.stream_id = stream_id
         self.bell = bell
         self._abort = abort
         self._discard = discard
@@ -90,7 +90,7 @@ class TokenStream:
         if self._is_done:
             return
         self._is_done = True
-        self._abort(self.request_id)
+        self._abort(self.stream_id)
         self._discard(sum(len(output.token_ids) for output in self._outputs if isinstance(output, TokenOutput)))
         self._outputs.clear()
 

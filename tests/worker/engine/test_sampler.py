@@ -22,7 +22,7 @@ def make_sequence(**sampling: Any) -> Sequence:
     request = EngineRequest(
         request_id="r", prompt_ids=PROMPT, sampling=SamplingParams(**({"temperature": 0.0} | sampling))
     )
-    return Sequence(request, PROMPT + ANSWER, len(PROMPT), b"", 0.0)
+    return Sequence(request.request_id, request, PROMPT + ANSWER, len(PROMPT), b"", 0.0)
 
 
 def adjusted(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
