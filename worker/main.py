@@ -7,10 +7,16 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvloop
 
+from protocol.load import LoadReport
 from worker.settings import SettingsError, WorkerSettings
+
+if TYPE_CHECKING:
+    from worker.registration import Heartbeat
 
 log = logging.getLogger("tiergate.worker")
 
@@ -55,11 +61,10 @@ def _port_error(host: str, port: int, error: OSError) -> SettingsError:
 
 
 async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
-    # What is imported and loaded stays; looking through it for garbage again and again took half a second and more.
+    # What is imported and loaded stays, and searching it for garbage again and again took half a second and more.
     gc.disable()
     try:
         # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
-        from worker.registration import Heartbeat
         from worker.server.replica_loading import load_replica
         from worker.server.serving import serve
 
@@ -73,12 +78,7 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     host, port = listener.getsockname()[:2]
     url = settings.url or f"http://{_reachable(host)}:{port}"
-    heartbeat = None
-    if settings.register is not None and settings.api_key is not None:
-        try:
-            heartbeat = Heartbeat(settings.register, url=url, worker_key=settings.api_key, report=replica.load_report)
-        except ValueError as error:
-            raise SettingsError(f"--register: {error}") from error
+    heartbeat = _make_heartbeat(settings, url, replica.load_report)
     log.info("serving %s at %s", replica.served_name, url)
     try:
         await serve(replica, listener, heartbeat=heartbeat, stop=stop, drain_grace_s=settings.drain_grace_s)
@@ -87,6 +87,18 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
         first = errors.exceptions[0]
         assert isinstance(first, OSError)
         raise _port_error(host, port, first) from first
+
+
+def _make_heartbeat(settings: WorkerSettings, url: str, report: Callable[[], LoadReport]) -> "Heartbeat | None":
+    if settings.register_url is None or settings.api_key is None:
+        return None
+    # A worker that does not register starts without the import of redis, which takes a tenth of a second.
+    from worker.registration import Heartbeat
+
+    try:
+        return Heartbeat(settings.register_url, url=url, worker_key=settings.api_key, report=report)
+    except ValueError as error:
+        raise SettingsError(f"--register: {error}") from error
 
 
 def _reachable(host: str) -> str:

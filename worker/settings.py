@@ -1,63 +1,84 @@
-"""What a worker process is started with: options of the command line over TIERGATE_WORKER_* variables over defaults."""
+"""What a worker is started with: options of the command line over `TIERGATE_WORKER_*` over defaults."""
 
 import ipaddress
-import os
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-_PREFIX = "TIERGATE_WORKER_"
-_VARIABLES = {"api_key": ("KEY", "API_KEY"), "adapters": ("ADAPTERS", "ADAPTER")}
-"""Settings whose variables are not just their names: the first that is set counts."""
-_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
-_POOLINGS = ("last", "mean")
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "TIERGATE_WORKER_"
+_SPELLINGS = {
+    "adapters": ("--adapter", f"{ENV_PREFIX}ADAPTERS"),
+    "register_url": ("--register", f"{ENV_PREFIX}REGISTER"),
+    "api_key": ("--api-key", f"{ENV_PREFIX}KEY"),
+}
+"""Option and variable of the fields that are not spelled like both."""
 
 
 class SettingsError(Exception):
     """A bad value: one line naming the option and what to change."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
-    """Lengths are tokens. None means: what the checkpoint says, or what is measured at start.
+def _parse_adapters(value: Any) -> Any:
+    """`NAME=PATH` pairs, in a list or with commas between; a mapping stays as it is."""
+    if isinstance(value, str):
+        value = [pair for pair in value.split(",") if pair]
+    if not isinstance(value, list):
+        return value
+    adapters: dict[str, str] = {}
+    for pair in value:
+        name, _, path = pair.partition("=")
+        if not (name and path):
+            raise ValueError(f"{pair!r} is not NAME=PATH")
+        if name in adapters:
+            raise ValueError(f"{name!r} is given twice")
+        adapters[name] = path
+    return adapters
 
-    name: the model id that clients see; None for the folder's name. adapters: name -> folder. register: the Redis URL
-    to send heartbeats to. public_prompts: a folder of system prompts whose cached blocks all tenants share. url: where
-    others reach this worker; None for host and port. api_key: the shared worker key.
-    pooling: which of a text's final states make its embedding. deterministic: logits to the last bit the same in any
-    batch.
-    """
+
+Adapters = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_adapters)]
+
+
+class WorkerSettings(BaseSettings):
+    """Lengths are tokens. None means: what the checkpoint says, or what is measured at start."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, populate_by_name=True, extra="forbid", frozen=True
+    )
 
     model: Path
-    port: int = 8000
+    port: int = Field(default=8000, ge=0, le=65535)
     host: str = "127.0.0.1"
     name: str | None = None
-    dtype: str = "auto"
-    pooling: str = "last"
+    """The model id that clients see; None for the folder's name."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    pooling: Literal["last", "mean"] = "last"
+    """Which of a text's final states make its embedding."""
     pool: str | None = None
-    adapters: Mapping[str, Path] = field(default_factory=dict)
-    max_model_len: int | None = None
-    register: str | None = None
+    adapters: Adapters = Field(
+        default={}, validation_alias=AliasChoices(f"{ENV_PREFIX}ADAPTERS", f"{ENV_PREFIX}ADAPTER")
+    )
+    max_model_len: int | None = Field(default=None, ge=1)
+    register_url: str | None = Field(default=None, validation_alias=f"{ENV_PREFIX}REGISTER")
+    """The Redis to send heartbeats to."""
     url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    max_num_seqs: int = 64
-    max_batched_tokens: int = 2048
-    max_waiting: int = 256
-    enterprise_headroom: float = 0.05
-    num_threads: int | None = None
+    """Where others reach this worker; None for host and port."""
+    api_key: str | None = Field(default=None, repr=False, validation_alias=f"{ENV_PREFIX}KEY")
+    """The shared worker key."""
+    max_num_seqs: int = Field(default=64, ge=1)
+    max_batched_tokens: int = Field(default=2048, ge=1)
+    max_waiting: int = Field(default=256, ge=0)
+    enterprise_headroom: float = Field(default=0.05, ge=0, lt=1)
+    num_threads: int | None = Field(default=None, ge=1)
     deterministic: bool = False
-    kv_blocks: int | None = None
-    kv_memory_mb: int = 1024
+    """Logits are the same to the last bit in any batch."""
+    kv_blocks: int | None = Field(default=None, ge=1)
+    kv_memory_mb: int = Field(default=1024, ge=1)
     public_prompts: Path | None = None
-    max_body_bytes: int = 8 << 20
-    drain_grace_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        _check(self)
+    """A folder of system prompts whose cached blocks all tenants share."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1)
+    drain_grace_s: float = Field(default=30.0, ge=0)
 
     @property
     def served_name(self) -> str:
@@ -72,76 +93,41 @@ class WorkerSettings:
         except ValueError:
             return False
 
-
-def load_settings(environment: Mapping[str, str] | None = None, **options: Any) -> WorkerSettings:
-    """Options that are None count as not given. Raises SettingsError."""
-    environment = os.environ if environment is None else environment
-    hints = typing.get_type_hints(WorkerSettings)
-    values: dict[str, Any] = {}
-    for name in (each.name for each in fields(WorkerSettings)):
-        variables = [_PREFIX + variable for variable in _VARIABLES.get(name, (name.upper(),))]
-        if options.get(name) is not None:
-            values[name] = options[name]
-        elif variable := next(filter(environment.get, variables), None):
-            values[name] = _parse(environment[variable], hints[name], name=variable)
-    if "model" not in values:
-        raise SettingsError("--model (TIERGATE_WORKER_MODEL): give the folder of a checkpoint")
-    return WorkerSettings(**values | {"model": Path(values["model"])})
+    @model_validator(mode="after")
+    def _fit_together(self) -> "WorkerSettings":
+        if self.api_key is None and not self.is_loopback:
+            raise ValueError(f"--host: {self.host} needs --api-key (TIERGATE_WORKER_KEY); without one use 127.0.0.1")
+        if self.api_key is None and self.register_url is not None:
+            raise ValueError("--register: needs --api-key (TIERGATE_WORKER_KEY), which signs the registration")
+        if self.served_name in self.adapters:
+            raise ValueError(f"--adapter: {self.served_name!r} is the model's own name")
+        return self
 
 
-def parse_adapters(pairs: list[str], *, name: str = "--adapter") -> dict[str, Path]:
-    """`NAME=PATH` each. Raises SettingsError."""
-    adapters: dict[str, Path] = {}
-    for pair in pairs:
-        adapter, equals, path = pair.partition("=")
-        if not (adapter and equals and path):
-            raise SettingsError(f"{name}: {pair!r} is not NAME=PATH")
-        if adapter in adapters:
-            raise SettingsError(f"{name}: {adapter!r} is given twice")
-        adapters[adapter] = Path(path)
-    return adapters
-
-
-def _parse(text: str, kind: Any, *, name: str) -> Any:
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        kind = typing.get_args(kind)[0]
-    if kind is bool:
-        return _parse_switch(text, name=name)
-    if kind not in (int, float, str, Path):
-        return parse_adapters([pair for pair in text.split(",") if pair], name=name)
+def load_settings(**options: Any) -> WorkerSettings:
+    """Options by the names of the fields; those that are None count as not given. Raises SettingsError."""
+    given = {name: value for name, value in options.items() if value is not None}
     try:
-        return kind(text)
-    except ValueError:
-        raise SettingsError(f"{name}: {text!r} is not {'an integer' if kind is int else 'a number'}") from None
+        return WorkerSettings(**given)
+    except ValidationError as error:
+        raise SettingsError(_first_line(error, given)) from error
 
 
-def _parse_switch(text: str, *, name: str) -> bool:
-    if text.lower() not in _SWITCHES:
-        raise SettingsError(f"{name}: {text!r} is not one of {', '.join(_SWITCHES)}")
-    return _SWITCHES[text.lower()]
+def _first_line(error: ValidationError, given: dict[str, Any]) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    reason = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return reason
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        return "--model (TIERGATE_WORKER_MODEL): give the folder of a checkpoint"
+    if isinstance(first["input"], str | int | float) and first["type"] != "value_error":
+        reason += f", got {first['input']!r}"
+    return f"{_spell(name, given)}: {reason}"
 
 
-def _check(settings: WorkerSettings) -> None:
-    if not 0 <= settings.port <= 65535:
-        raise SettingsError(f"--port: {settings.port} is not between 0 and 65535")
-    if settings.pooling not in _POOLINGS:
-        raise SettingsError(f"--pooling: {settings.pooling!r} is not one of {', '.join(_POOLINGS)}")
-    if settings.dtype not in _DTYPES:
-        raise SettingsError(f"--dtype: {settings.dtype!r} is not one of {', '.join(_DTYPES)}")
-    counts = ("max_model_len", "max_num_seqs", "max_batched_tokens", "num_threads", "kv_blocks", "kv_memory_mb")
-    for name in counts:
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise SettingsError(f"--{name.replace('_', '-')}: {value} is less than 1")
-    if settings.max_waiting < 0:
-        raise SettingsError(f"--max-waiting: {settings.max_waiting} is less than 0")
-    if not 0 <= settings.enterprise_headroom < 1:
-        raise SettingsError(f"--enterprise-headroom: {settings.enterprise_headroom} is not between 0 and 1")
-    if settings.drain_grace_s < 0:
-        raise SettingsError(f"--drain-grace-s: {settings.drain_grace_s} is less than 0")
-    if settings.api_key is None and not settings.is_loopback:
-        raise SettingsError(f"--host: {settings.host} needs --api-key (TIERGATE_WORKER_KEY); without one use 127.0.0.1")
-    if settings.api_key is None and settings.register is not None:
-        raise SettingsError("--register: needs --api-key (TIERGATE_WORKER_KEY), which signs the registration")
-    if settings.served_name in settings.adapters:
-        raise SettingsError(f"--adapter: {settings.served_name!r} is the model's own name")
+def _spell(name: str, given: dict[str, Any]) -> str:
+    """As the operator wrote it. name: the field's or its variable's."""
+    field = next((field for field, (_, variable) in _SPELLINGS.items() if variable == name), name)
+    option, variable = _SPELLINGS.get(field, ("--" + field.replace("_", "-"), ENV_PREFIX + field.upper()))
+    return option if field in given else variable

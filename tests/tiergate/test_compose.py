@@ -1,7 +1,6 @@
 """The compose file's form: it names only what exists. (Images are not built here.)"""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ def test_every_process_of_production_is_there() -> None:
 
 def test_every_variable_is_a_setting() -> None:
     known = {f"TIERGATE_{name.upper()}" for name in GatewaySettings.model_fields}
-    known |= {f"TIERGATE_WORKER_{field.name.upper()}" for field in fields(WorkerSettings)}
+    for name, field in WorkerSettings.model_fields.items():
+        known |= {f"TIERGATE_WORKER_{name.upper()}", str(field.validation_alias)}
     used = {name for service in OURS.values() for name in service["environment"]}
     assert used <= known
 

@@ -3,37 +3,45 @@ from typing import Any
 
 import pytest
 
-from worker.settings import SettingsError, load_settings, parse_adapters
+from worker.settings import SettingsError, load_settings
 
 
-def test_options_win_over_variables_over_defaults() -> None:
-    environment = {
-        "TIERGATE_WORKER_MODEL": "/models/m",
-        "TIERGATE_WORKER_PORT": "9000",
-        "TIERGATE_WORKER_ADAPTERS": "a=/x,b=/y",
-        "TIERGATE_WORKER_KEY": "k",
-        "TIERGATE_WORKER_DRAIN_GRACE_S": "1.5",
-    }
-    settings = load_settings(environment, port=9001, dtype=None)
+def set_variables(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"TIERGATE_WORKER_{name}", value)
+
+
+def test_options_win_over_variables_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(
+        monkeypatch, MODEL="/models/m", PORT="9000", ADAPTERS="a=/x,b=/y", KEY="secret", DRAIN_GRACE_S="1.5", NAME=""
+    )
+    settings = load_settings(port=9001, dtype=None)
     assert (settings.model, settings.port, settings.dtype) == (Path("/models/m"), 9001, "auto")
     assert settings.adapters == {"a": Path("/x"), "b": Path("/y")}
-    assert (settings.api_key, settings.drain_grace_s, settings.served_name) == ("k", 1.5, "m")
-    assert "k" not in repr(settings).replace("kv", "").split("api_key")[-1][:3]
+    assert (settings.api_key, settings.drain_grace_s, settings.served_name) == ("secret", 1.5, "m")
+    assert "secret" not in repr(settings)
 
 
-def test_the_names_of_the_options_work_as_variables_too() -> None:
-    environment = {"TIERGATE_WORKER_MODEL": "/m", "TIERGATE_WORKER_API_KEY": "k", "TIERGATE_WORKER_ADAPTER": "a=/x"}
-    settings = load_settings(environment)
-    assert (settings.api_key, settings.adapters) == ("k", {"a": Path("/x")})
+def test_the_names_of_the_options_work_as_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch, MODEL="/m", API_KEY="k", ADAPTER="a=/x", REGISTER="redis://r")
+    settings = load_settings()
+    assert (settings.api_key, settings.adapters, settings.register_url) == ("k", {"a": Path("/x")}, "redis://r")
+
+
+def test_options_win_over_variables_that_are_spelled_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch, MODEL="/m", KEY="k", API_KEY="l", ADAPTER="a=/x", REGISTER="redis://r")
+    assert load_settings().api_key == "k"
+    settings = load_settings(api_key="o", adapters=["b=/y"], register_url="redis://s")
+    assert (settings.api_key, settings.adapters, settings.register_url) == ("o", {"b": Path("/y")}, "redis://s")
 
 
 @pytest.mark.parametrize(
-    ("environment", "options", "named"),
+    ("variables", "options", "named"),
     [
         ({}, {"model": None}, "--model"),
-        ({"TIERGATE_WORKER_PORT": "http"}, {}, "TIERGATE_WORKER_PORT"),
-        ({"TIERGATE_WORKER_MAX_NUM_SEQS": "1.5"}, {}, "TIERGATE_WORKER_MAX_NUM_SEQS"),
-        ({"TIERGATE_WORKER_ADAPTERS": "a"}, {}, "TIERGATE_WORKER_ADAPTERS"),
+        ({"PORT": "http"}, {}, "TIERGATE_WORKER_PORT"),
+        ({"MAX_NUM_SEQS": "1.5"}, {}, "TIERGATE_WORKER_MAX_NUM_SEQS"),
+        ({"ADAPTERS": "a"}, {}, "TIERGATE_WORKER_ADAPTERS"),
         ({}, {"port": 70000}, "--port"),
         ({}, {"dtype": "int8"}, "--dtype"),
         ({}, {"pooling": "first"}, "--pooling"),
@@ -43,18 +51,26 @@ def test_the_names_of_the_options_work_as_variables_too() -> None:
         ({}, {"enterprise_headroom": 1.0}, "--enterprise-headroom"),
         ({}, {"host": "0.0.0.0"}, "TIERGATE_WORKER_KEY"),
         ({}, {"host": "example.com"}, "TIERGATE_WORKER_KEY"),
-        ({}, {"register": "redis://x"}, "TIERGATE_WORKER_KEY"),
+        ({}, {"register_url": "redis://x"}, "TIERGATE_WORKER_KEY"),
         ({}, {"adapters": {"m": Path("/x")}}, "--adapter"),
     ],
 )
-def test_a_bad_value_is_one_line_naming_it(environment: dict[str, str], options: dict[str, Any], named: str) -> None:
+def test_a_bad_value_is_one_line_naming_it(
+    variables: dict[str, str], options: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_variables(monkeypatch, **variables)
     with pytest.raises(SettingsError) as caught:
-        load_settings(environment, **{"model": Path("/models/m")} | options)
+        load_settings(**{"model": Path("/models/m")} | options)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("pair", ["a", "=x", "a="])
-def test_an_adapter_is_a_name_and_a_path(pair: str) -> None:
-    with pytest.raises(SettingsError, match="NAME=PATH"):
-        parse_adapters([pair])
+@pytest.mark.parametrize("pairs", [["a"], ["=x"], ["a="], ["a=x", "b"]])
+def test_an_adapter_is_a_name_and_a_path(pairs: list[str]) -> None:
+    with pytest.raises(SettingsError, match=r"^--adapter: .* is not NAME=PATH$"):
+        load_settings(model=Path("/m"), adapters=pairs)
+
+
+def test_an_adapter_is_given_once() -> None:
+    with pytest.raises(SettingsError, match=r"^--adapter: 'a' is given twice$"):
+        load_settings(model=Path("/m"), adapters=["a=/x", "a=/y"])

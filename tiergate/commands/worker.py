@@ -49,7 +49,7 @@ def worker(
     from tiergate.commands.logs import start_logging
     from tiergate.failure import Failure
     from worker.main import run
-    from worker.settings import SettingsError, load_settings, parse_adapters
+    from worker.settings import SettingsError, load_settings
 
     start_logging(log_level)
     try:
@@ -61,7 +61,7 @@ def worker(
             dtype=dtype,
             pooling=pooling,
             pool=pool,
-            adapters=parse_adapters(adapter) if adapter else None,
+            adapters=adapter or None,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_waiting=max_waiting,
@@ -70,7 +70,7 @@ def worker(
             deterministic=deterministic,
             kv_memory_mb=kv_memory_mb,
             public_prompts=public_prompts,
-            register=register,
+            register_url=register,
             url=url,
             api_key=api_key,
         )

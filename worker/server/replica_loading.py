@@ -38,7 +38,7 @@ def load_replica(settings: WorkerSettings) -> Replica:
         created_at_s=int(time.time()),
         defaults=defaults,
         metrics=Metrics(engine, settings.served_name),
-        pooling="mean" if settings.pooling == "mean" else "last",
+        pooling=settings.pooling,
         api_key=settings.api_key,
         max_body_bytes=settings.max_body_bytes,
         adapter_paths={name: str(path) for name, path in settings.adapters.items()},

@@ -6,13 +6,16 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 
-from worker.registration import Heartbeat
 from worker.server.app import create_app
 from worker.server.health import Readiness
 from worker.server.replica import Replica
+
+if TYPE_CHECKING:
+    from worker.registration import Heartbeat
 
 log = logging.getLogger("tiergate.worker")
 _KEEP_ALIVE_S = 75
@@ -25,7 +28,7 @@ async def serve(
     replica: Replica,
     listener: socket.socket,
     *,
-    heartbeat: Heartbeat | None,
+    heartbeat: "Heartbeat | None",
     stop: asyncio.Event,
     drain_grace_s: float,
 ) -> None:
@@ -62,7 +65,7 @@ async def watch(is_broken: Callable[[], bool]) -> None:
         await asyncio.sleep(_WATCH_S)
 
 
-async def _announce(replica: Replica, readiness: Readiness, heartbeat: Heartbeat | None) -> None:
+async def _announce(replica: Replica, readiness: Readiness, heartbeat: "Heartbeat | None") -> None:
     """Gateways hear of this worker only once it has proven that it can answer."""
     started_at = time.monotonic()
     await readiness.prove(replica)
