@@ -20,5 +20,5 @@ def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: flo
         raise ValueError(f"paged_attention: q {tuple(q.shape)} does not fit cache {tuple(cache.shape)} or the plan")
     if native.can_run(q, cache):
         return native.paged_attention(q, cache, plan, scale=scale)
-    path = tiles if plan.is_deterministic else reference
-    return path.paged_attention(q, cache, plan, scale=scale)
+    attend = tiles.paged_attention if plan.is_deterministic else reference.paged_attention
+    return attend(q, cache, plan, scale=scale)

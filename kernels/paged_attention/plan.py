@@ -154,7 +154,7 @@ def _group_end(query_lens: Sequence[int], tables: list[list[int]], first: int) -
 def _padded(tables: Sequence[Sequence[int]]) -> list[int]:
     """All tables one after the other, each as long as the longest."""
     longest = max(map(len, tables))
-    return [block_id for table in tables for block_id in (*table, *(table[:1] * (longest - len(table))))]
+    return [block_id for table in tables for block_id in (*table, *list(table[:1]) * (longest - len(table)))]
 
 
 def _mask(at: Tensor, starts: Tensor, num_keys: int, window: int | None, dtype: torch.dtype) -> Tensor:

@@ -12,4 +12,5 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """
     if weight.shape != x.shape[-1:]:
         raise ValueError(f"rms_norm: weight {tuple(weight.shape)} does not fit x {tuple(x.shape)}")
-    return (native if native.can_run(x, weight) else reference).rms_norm(x, weight, eps=eps)
+    compute = native.rms_norm if native.can_run(x, weight) else reference.rms_norm
+    return compute(x, weight, eps=eps)

@@ -13,7 +13,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """
     if cos.shape != sin.shape or cos.shape != (x.shape[0], 1, x.shape[2]):
         raise ValueError(f"rope: cos {tuple(cos.shape)}, sin {tuple(sin.shape)} do not fit x {tuple(x.shape)}")
-    (native if native.can_run(x, cos, sin) else reference).rope(x, cos, sin)
+    rotate = native.rope if native.can_run(x, cos, sin) else reference.rope
+    rotate(x, cos, sin)
 
 
 def signed_sin(sin: Tensor) -> Tensor:

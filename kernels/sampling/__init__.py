@@ -35,8 +35,8 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
             raise ValueError(
                 f"sample: {tuple(values.shape)} {values.dtype} is not dense {dtype} for {len(logits)} rows"
             )
-    path = native if native.can_run(logits) else reference
-    return path.sample(logits, temperature, top_k, top_p, min_p, uniform)
+    draw = native.sample if native.can_run(logits) else reference.sample
+    return draw(logits, temperature, top_k, top_p, min_p, uniform)
 
 
 def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,4 +12,4 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"silu_mul: {tuple(gate_up.shape)} holds no gate and up of the same size")
-    return (native if native.can_run(gate_up) else reference).silu_mul(gate_up)
+    return native.silu_mul(gate_up) if native.can_run(gate_up) else reference.silu_mul(gate_up)
