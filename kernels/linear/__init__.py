@@ -12,7 +12,7 @@ __all__ = ["PackedWeight", "linear", "pack"]
 def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     """parts [out, in] each, one below the other, rearranged for `linear`; the originals may be freed.
 
-    is_deterministic: a row's result shall never depend on how many rows there are, not by a bit, at whatever cost.
+    is_deterministic: a row's result is the same to the last bit among any number of rows, at any cost.
     Raises ValueError where the parts' in sizes or dtypes differ.
     """
     if len({(part.shape[1], part.dtype) for part in parts}) > 1:
@@ -21,7 +21,8 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     if native.can_pack(parts[0]):
         return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native")
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-    if onednn.can_pack(weight):
+    # Which of its bfloat16 products oneDNN takes, on processors with AMX at least, may depend on the number of rows.
+    if onednn.can_pack(weight) and not (is_deterministic and dtype != torch.float32):
         return PackedWeight(onednn.pack(weight), out_size, in_size, dtype, "onednn")
     return PackedWeight(weight, out_size, in_size, dtype, "tiles" if is_deterministic else "plain")
 
@@ -29,8 +30,8 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x [tokens, in] contiguous -> [tokens, out], of x's dtype.
 
-    Packed by our own kernel or by oneDNN, a row's result does not depend on how many rows there are, bit for bit; else
-    only where the weight was packed to be deterministic.
+    A row's result is the same to the last bit among any number of rows where the weight is packed by our own kernel,
+    by oneDNN in float32, or to be deterministic.
     Raises ValueError on a shape or dtype mismatch.
     """
     if x.shape[1] != weight.in_size or x.dtype != weight.dtype or not x.is_contiguous():

@@ -1,4 +1,4 @@
-"""What of a step's attention is the same in many layers: block ids and masks, worked out once a step."""
+"""The part of a step's attention that is the same in many layers: block ids and masks, worked out once a step."""
 
 from array import array
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Group:
     start: row of the first new token; block_ids [num_seqs * num_blocks], shorter tables padded with any valid block;
     mask [num_seqs, 1, query_len, num_blocks * block_size] additive, 0 or -inf, in the model's dtype; None for a whole
     prompt, whose i-th token sees tokens 0 to i; hidden: which of the blocks' num_seqs * num_blocks * block_size slots
-    no new token sees. They may hold anything, even no numbers, which no mask makes harmless.
+    no new token sees. They may hold anything, even NaN, which no mask makes harmless.
     """
 
     start: int
@@ -32,10 +32,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Tables:
-    """What the native kernel reads, int32: starts [num_seqs + 1], each one's first row, and the end; context_lens
-    [num_seqs]; block_ids, one sequence's after the other's, and first_blocks [num_seqs], where each one's begin. No
-    table is padded: beside one of thousands of blocks that would take longer than the step. window: an int past any
-    length where there is none."""
+    """Read by the native kernel, int32: starts [num_seqs + 1], each sequence's first row, and the end; context_lens
+    [num_seqs]; block_ids, one sequence's after the other's, and first_blocks [num_seqs], where each sequence's begin.
+    No table is padded: padding to a table of thousands of blocks would take longer than the step. window: larger than
+    any length where there is no window."""
 
     starts: Tensor
     context_lens: Tensor
@@ -46,7 +46,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """`plan_attention`'s arguments, and what each path makes of them when it is first asked."""
+    """`plan_attention`'s arguments, and the tables of each path, made at its first use."""
 
     query_lens: Sequence[int]
     context_lens: Sequence[int]
@@ -66,7 +66,7 @@ class AttentionPlan:
         first_blocks = []
         for table in self.block_tables:
             first_blocks.append(len(block_ids))
-            # Of a list it is copied three times as fast as by torch.
+            # Three times as fast as a copy by torch.
             block_ids.fromlist(table)
         return Tables(
             starts=torch.tensor([0, *accumulate(self.query_lens)], dtype=torch.int32),
@@ -102,16 +102,16 @@ def plan_attention(
 ) -> AttentionPlan:
     """Plan for sequences whose new tokens stand in this order in the batch.
 
-    context_lens count the new tokens too; block_tables[i] covers at least context_lens[i]. A token sees itself and
-    what is before it, of that with a `window` the last window - 1; blocks that no new token sees are not read.
+    context_lens count the new tokens too; block_tables[i] covers at least context_lens[i]. A token sees itself and the
+    tokens before it, with a `window` the last window - 1 of them; blocks that no new token sees are not read.
     In the torch path sequences with one new token share a group while padding stays under a half: callers that sort
-    them by context length get few groups. is_deterministic: a token's result shall not depend on its batch by a bit.
+    them by context length get few groups. is_deterministic: a token's result has the same bits in any batch.
     """
     return AttentionPlan(query_lens, context_lens, block_tables, block_size, dtype, window, is_deterministic)
 
 
 def _make_group(plan: AttentionPlan, tables: list[list[int]], starts: list[int], first: int, row: int) -> Group:
-    """Of the sequences from the `first` on whose visible blocks are given; `row` is that of their first token."""
+    """The group of the sequences from `first` on, with these visible blocks; `row` is the row of their first token."""
     query_len, block_ids = plan.query_lens[first], torch.tensor(_padded(tables))
     is_whole_prompt = query_len > 1 and plan.context_lens[first] == query_len
     num_keys = len(block_ids) // len(tables) * plan.block_size

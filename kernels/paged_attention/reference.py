@@ -7,8 +7,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from kernels.paged_attention.plan import AttentionPlan, Group
 
 _ROW_TILE, _MIN_ROWS = 32, 4
-"""torch takes query rows in tiles of 32 or multiples of it. In float32, MKL sums fewer than 4 rows in another order
-than more; filling such a tile up gives a token the same bits alone, in a chunk and in a whole prompt."""
+"""torch takes query rows in tiles of 32 or multiples of it. In float32, MKL sums fewer than 4 rows in another order;
+with such a tile filled up, a token has the same bits alone, in a chunk and in a whole prompt."""
 
 
 def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: float) -> Tensor:
@@ -43,7 +43,7 @@ def _softmax_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale
         if mask is not None and mask.shape[2] > 1:
             mask = _repeat_last_row(mask, _MIN_ROWS - tail)
     if mask is None:
-        # Keys keep their whole blocks: lengths that are no multiple of 16 are summed in another order, too.
+        # Keys keep their whole blocks, since lengths that are no multiple of 16 are summed in another order, too.
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[:, :, :num_rows]
     mask = mask.expand(-1, 1, q.shape[2], -1)
     return scaled_dot_product_attention(q, k, v, mask, scale=scale)[:, :, :num_rows]

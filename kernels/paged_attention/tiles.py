@@ -1,5 +1,5 @@
-"""The deterministic path without native kernels: whatever the batch and the chunks, a token's queries stand in the same
-place of products of the same shape. Softmax in one pass over the keys (FlashAttention, Dao et al. 2022), in fp32."""
+"""The deterministic path without native kernels: in any batch and any chunk a token's queries stand in the same place
+of products of the same shape. Softmax in one pass over the keys (FlashAttention, Dao et al. 2022), in fp32."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from kernels.paged_attention.plan import NO_WINDOW, AttentionPlan
 
 _ROWS, _KEYS = 16, 64
 _LOWEST = -1e30
-"""Of a score that was never seen: no infinity, of which differences are NaN."""
+"""The score of a hidden key. Not an infinity, since the difference of two infinities is NaN."""
 
 
 def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: float) -> Tensor:
@@ -26,7 +26,7 @@ def _attend(q: Tensor, kv: Tensor, window: int) -> Tensor:
     shared = q.shape[1] // (kv.shape[1] // 2)
     end = len(kv)
     begin = end - len(q)
-    # What no new token sees may be another's by now, and no numbers.
+    # Slots that no new token sees may hold another sequence's keys by now, or NaN.
     kv[: max(begin + 1 - window, 0)] = 0
     kv = torch.nn.functional.pad(kv, (0, 0, 0, 0, 0, -end % _KEYS)).transpose(0, 1)
     keys, values = (half.repeat_interleave(shared, dim=0) for half in kv.chunk(2))
