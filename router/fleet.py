@@ -60,5 +60,14 @@ def is_saturated(member: Member) -> bool:
     return member.load is not None and member.load.num_waiting > MAX_WAITING
 
 
-def usable_members(pool: Pool) -> tuple[Member, ...]:
-    return tuple(member for member in pool.members if is_usable(member))
+def holds(member: Member, adapter: str | None) -> bool:
+    """Whether the member can serve the adapter of this name, None being the plain model.
+
+    A server that does not report its load does not report its adapters either: it is trusted.
+    """
+    return adapter is None or member.load is None or adapter in member.load.adapters
+
+
+def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:
+    """Members that are up and, where an adapter is asked for, hold it; `adapter` is its name at the members."""
+    return tuple(member for member in pool.members if is_usable(member) and holds(member, adapter))

@@ -60,8 +60,11 @@ class _Choice(msgspec.Struct, frozen=True):
 def decide(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> Decision:
     """Raises UnknownModel, PoolNotAllowed, DoesNotFit, NoReplica or Saturated, in that order of cause."""
     pools, reason = _candidates(request, tier, fleet)
-    choices = [_choice(pool, members) for pool in pools if (members := usable_members(pool))]
+    choices = [
+        _choice(pool, members) for pool in pools if (members := usable_members(pool, adapter=_adapter(request, pool)))
+    ]
     if not choices:
+        # The client's own name for the model: an adapter's name at its members is nobody else's business.
         raise NoReplica(f"no healthy replica serves {request.model!r} right now")
     chosen = _pick(choices, tier, is_wanted_up=choices[0].pool is pools[0])
     if chosen.pool is not pools[0]:
@@ -69,7 +72,7 @@ def decide(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> Decision:
     return Decision(
         pool=chosen.pool.name,
         model_id=chosen.pool.model_id,
-        adapter=request.variants[chosen.pool.name] if request.variants is not None else None,
+        adapter=_adapter(request, chosen.pool),
         members=order(chosen.members, request_id=request.request_id),
         reason=reason,
         complexity=request.complexity,
@@ -79,6 +82,11 @@ def decide(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> Decision:
 def possible_pools(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
     """Every pool that `decide` may end in, the wanted one first: what a reservation has to cover. Raises as it does."""
     return _candidates(request, tier, fleet)[0]
+
+
+def _adapter(request: RouteRequest, pool: Pool) -> str | None:
+    """The name at the pool's members of the adapter that is asked for."""
+    return None if request.variants is None else request.variants[pool.name]
 
 
 def _choice(pool: Pool, members: tuple[Member, ...]) -> _Choice:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, RouteError, Saturated, UnknownModel
-from router.fleet import Fleet, is_saturated, is_usable
+from router.fleet import Fleet, Member, holds, is_saturated, is_usable
 from router.policy import Decision, RouteRequest, TierPolicy, decide, possible_pools
 from tests.support.fleets import fleet, load, member, pool, two_pools
 
@@ -88,15 +88,42 @@ def test_a_tier_stays_in_its_pools() -> None:
 
 def test_an_adapter_stays_where_it_has_a_variant() -> None:
     only_small = route("pirate", variants={"small": "pirate-s"}, complexity=1)
-    decision = decide(only_small, TIER, two_pools(small=BUSY))
+    decision = decide(only_small, TIER, two_pools(small=load(waiting=11, adapters=("pirate-s",))))
     assert (decision.pool, decision.adapter, decision.reason) == ("small", "pirate-s", "requested")
 
 
 def test_an_adapter_with_two_variants_is_routed_and_keeps_its_name_there() -> None:
     both = route("pirate", variants={"small": "pirate-s", "large": "pirate-l"}, complexity=1)
-    assert decide(both, TIER, two_pools()).adapter == "pirate-l"
-    moved = decide(both, TIER, two_pools(large=BUSY))
+    small, large = load(adapters=("pirate-s",)), load(adapters=("pirate-l",))
+    assert decide(both, TIER, two_pools(small=small, large=large)).adapter == "pirate-l"
+    moved = decide(both, TIER, two_pools(small=small, large=load(waiting=11, adapters=("pirate-l",))))
     assert (moved.adapter, moved.reason) == ("pirate-s", "saturated")
+
+
+def test_only_replicas_that_hold_the_adapter_are_chosen_however_idle_the_others_are() -> None:
+    idle, holder = member("idle"), member("holder", load(waiting=5, running=9, adapters=("x", "pirate-s")))
+    decision = decide(route("pirate", variants={"small": "pirate-s"}), TIER, fleet(pool("small", idle, holder)))
+    assert [each.worker_id for each in decision.members] == ["holder"]
+
+
+def test_an_adapter_goes_to_the_pool_whose_replicas_hold_it() -> None:
+    both = route("pirate", variants={"small": "pirate-s", "large": "pirate-l"}, complexity=1)
+    decision = decide(both, TIER, two_pools(small=load(adapters=("pirate-s",))))
+    assert (decision.pool, decision.adapter, decision.reason) == ("small", "pirate-s", "unavailable")
+
+
+def test_an_adapter_that_nobody_holds_has_no_replica_and_its_private_name_stays_private() -> None:
+    nowhere = route("pirate", variants={"small": "tenant-7-secret", "large": "tenant-7-other"})
+    with pytest.raises(NoReplica) as refused:
+        decide(nowhere, TIER, two_pools(small=load(adapters=("pirate",))))
+    assert "'pirate'" in str(refused.value)
+    assert "tenant-7" not in str(refused.value)
+
+
+def test_a_server_that_reports_nothing_is_trusted_to_hold_the_adapter() -> None:
+    foreign = Member(worker_id="vllm", url="http://vllm", engine="openai", model_name="m")
+    decision = decide(route("pirate", variants={"small": "pirate-s"}), TIER, fleet(pool("small", foreign)))
+    assert [each.worker_id for each in decision.members] == ["vllm"]
 
 
 def test_a_prompt_goes_where_it_fits() -> None:
@@ -123,7 +150,13 @@ def test_a_pool_of_another_name_has_no_stand_in() -> None:
     assert outcome(route("legal"), TIER, picture) == ("legal", "requested")
 
 
-reports = st.builds(load, waiting=st.integers(0, 20), running=st.integers(0, 64), is_draining=st.booleans())
+reports = st.builds(
+    load,
+    waiting=st.integers(0, 20),
+    running=st.integers(0, 64),
+    is_draining=st.booleans(),
+    adapters=st.sampled_from([(), ("p",), ("q",)]),
+)
 members = st.lists(st.builds(member, st.text("ab", min_size=1), reports, is_healthy=st.booleans()), max_size=3)
 fleets = st.builds(lambda s, m: fleet(pool("small", *s), pool("large", *m, window=8192)), members, members)
 tiers = st.builds(
@@ -157,6 +190,7 @@ def test_whatever_is_decided_is_allowed_fits_and_is_up(request: RouteRequest, ti
     assert request.prompt_tokens + request.max_tokens <= chosen.context_window
     assert decision.members and all(map(is_usable, decision.members))
     assert chosen in possible_pools(request, tier, picture)
+    assert all(holds(each, decision.adapter) for each in decision.members)
     if request.variants is not None:
         assert decision.adapter == request.variants[decision.pool]
     if tier.best_effort:

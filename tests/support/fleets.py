@@ -5,14 +5,20 @@ from router.fleet import Fleet, Member, Pool
 
 
 def load(
-    *, waiting: int = 0, running: int = 0, free_blocks: int = 100, max_num_seqs: int = 64, is_draining: bool = False
+    *,
+    waiting: int = 0,
+    running: int = 0,
+    free_blocks: int = 100,
+    max_num_seqs: int = 64,
+    is_draining: bool = False,
+    adapters: tuple[str, ...] = (),
 ) -> LoadReport:
     return LoadReport(
         worker_id="reported",
         model="m",
         model_version="v",
         pool=None,
-        adapters=(),
+        adapters=adapters,
         num_running=running,
         num_waiting=waiting,
         max_num_seqs=max_num_seqs,
