@@ -68,6 +68,40 @@ def test_a_broken_block_inserts_nothing(server: ClickHouseProcess) -> None:
     assert client.command("SELECT count() FROM rows") == 0
 
 
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [
+        ("CREATE TABLE {} (a UInt64, CONSTRAINT small CHECK a < 150) ENGINE = MergeTree ORDER BY a", 469),
+        ("CREATE TABLE {} (a UInt64) ENGINE = MergeTree PARTITION BY a ORDER BY a", 252),
+    ],
+)
+def test_rows_that_the_table_refuses_are_not_acknowledged(server: ClickHouseProcess, table: str, code: int) -> None:
+    name = f"refusing_{code}"
+    client = connect(server)
+    client.command(table.format(name))
+    with pytest.raises(DatabaseError) as refused:
+        client.insert(name, [[number] for number in range(200)], column_names=["a"])
+    assert refused.value.code == code
+    assert client.command(f"SELECT count() FROM {name}") == 0
+    client.insert(name, [[1], [2]], column_names=["a"])
+    assert client.command(f"SELECT count() FROM {name}") == 2
+
+
+def test_any_bytes_pass_in_any_amount(server: ClickHouseProcess) -> None:
+    client = connect(server)
+    client.command("CREATE TABLE blobs (s String) ENGINE = MergeTree ORDER BY tuple()")
+    sent = [bytes(range(256)) * 8, b"';\n", b" ", b"", *(b"x" * 1000 + b"\0" for _ in range(2000))]
+    body = b"".join(_leb128(len(each)) + each for each in sent)
+    client.raw_insert("blobs", ["s"], body, fmt="RowBinary")
+    client.raw_insert("blobs", ["s"], b"\x01;", fmt="RowBinary")
+    total = sum(map(len, sent)) + 1
+    assert client.query("SELECT count(), sum(length(s)) FROM blobs").result_rows == [(len(sent) + 1, total)]
+
+
+def _leb128(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number % 128 | 128]) + _leb128(number // 128)
+
+
 def test_a_get_cannot_write(server: ClickHouseProcess) -> None:
     reply = httpx.get(server.url, params={"query": "TRUNCATE TABLE rows"})
     assert reply.headers["x-clickhouse-exception-code"] == "164"

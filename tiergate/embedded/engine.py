@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ _SETTINGS = {
 }
 _CODE = re.compile(r"Code: (\d+)\. ")
 _UNKNOWN_ERROR = 1002
+_NOT_ENOUGH_SPACE = 243
 
 
 class EngineError(Exception):
@@ -93,9 +95,12 @@ class Engine:
                 handle.query(f"SET {pairs}")
                 if is_read_only:
                     handle.query("SET readonly = 2")
-                answer = _insert(handle, statement) if statement.data is not None else _query(handle, statement)
+                has_data = statement.data is not None
+                answer = _insert(handle, statement, self._path) if has_data else _query(handle, statement)
         except (chdb.ChdbError, RuntimeError) as error:
             raise EngineError(str(error)) from error
+        except OSError as error:
+            raise EngineError(f"Code: {_NOT_ENOUGH_SPACE}. DB::Exception: {error}") from error
         return Answer(*answer, elapsed_ns=time.monotonic_ns() - started_ns)
 
     @contextmanager
@@ -119,11 +124,19 @@ def _query(handle: Any, statement: Statement) -> tuple[bytes, int, int, int, int
     )
 
 
-def _insert(handle: Any, statement: Statement) -> tuple[bytes, int, int, int, int]:
-    with handle.send_insert(statement.sql, statement.format) as inserter:
-        inserter.append(statement.data)
-        result = inserter.finish()
-    return b"", 0, 0, result.rows_written, result.bytes_written
+def _insert(handle: Any, statement: Statement, folder: str) -> tuple[bytes, int, int, int, int]:
+    """From a file without a name in `folder`.
+
+    chDB's own streaming insert tells success although the table refused the rows (a constraint, too many partitions, a
+    full disk), and bytes within the statement are cut at `max_query_size`.
+    """
+    assert statement.data is not None
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(statement.data)
+        file.seek(0)
+        source = f"FROM INFILE '/dev/fd/{file.fileno()}' COMPRESSION 'none' FORMAT {statement.format}"
+        result = handle.query(f"{statement.sql} {source}", "Null")
+    return b"", 0, 0, result.rows_written(), result.bytes_written()
 
 
 def _lock(path: Path) -> int:
