@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.metering.folders import OwnedFolder, list_folders, take_orphan
-from gateway.metering.journal import ClosedEvent, Journal
-from gateway.metering.store import EventRejected, StoreUnavailable, UsageStore
+from gateway.metering.journal import Journal
+from gateway.metering.shipper import NothingTaken, Shipper
+from gateway.metering.store import StoreUnavailable, UsageStore
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Consumer:
     def __init__(self, data_dir: Path, store: UsageStore, *, batch: int = BATCH) -> None:
         self._data_dir = data_dir
         self._store = store
+        self._shipper = Shipper(store)
         self._batch = batch
         self._failures: Counter[Path] = Counter()
         """Rounds in a row in which a folder could not be read."""
@@ -68,17 +70,26 @@ class Consumer:
                 self.ship()
             except StoreUnavailable as error:
                 if away_s <= _PATIENCE_S < away_s + pause_s:
-                    _log.warning("ClickHouse is away, usage waits in the outboxes: %s", error)
+                    _log.warning("ClickHouse takes no usage, which waits in the outboxes: %s", error)
                 away_s += pause_s
                 pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             else:
                 if away_s > _PATIENCE_S:
-                    _log.info("ClickHouse is back")
+                    _log.info("ClickHouse takes usage again")
                 pause_s = away_s = 0.0
 
     def ship(self) -> int:
         """Ship everything that is closed by now; the number of events. Raises StoreUnavailable."""
-        return sum(self._ship_folder(path) for path in list_folders(self._data_dir))
+        num_shipped, refusal = 0, None
+        for path in list_folders(self._data_dir):
+            try:
+                num_shipped += self._ship_folder(path)
+            except NothingTaken as error:
+                # The other folders may hold rows that pass, and so prove which are at fault.
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        return num_shipped
 
     def _ship_folder(self, path: Path) -> int:
         try:
@@ -122,20 +133,8 @@ class Consumer:
     def _ship_journal(self, journal: Journal) -> int:
         num_shipped = 0
         while closed := journal.read_closed(self._batch):
-            self._ship_batch(journal, closed)
+            self._shipper.ship(journal, closed)
             num_shipped += len(closed)
             if len(closed) < self._batch:
                 break
         return num_shipped
-
-    def _ship_batch(self, journal: Journal, closed: list[ClosedEvent]) -> None:
-        try:
-            self._store.insert([each.event for each in closed])
-            journal.delete_closed(each.seq for each in closed)
-        except EventRejected as error:
-            if len(closed) > 1:
-                for each in closed:
-                    self._ship_batch(journal, [each])
-                return
-            _log.error("set aside the usage event %s: %s", closed[0].event.request_id, error)
-            journal.reject(closed[0].seq, str(error))

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS under_way (
     request_id TEXT PRIMARY KEY, event BLOB NOT NULL, completion_tokens INTEGER, cost_nanousd INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS closed (seq INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS rejected (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS refused (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
 # Of JSON arrays: of events, of [request id, tokens, cost], of request ids.
 _OPEN = """INSERT OR REPLACE INTO under_way (request_id, event)
@@ -32,6 +32,8 @@ cost_nanousd = json_extract(noted.value, '$[2]') FROM json_each(?) AS noted
 WHERE request_id = json_extract(noted.value, '$[0]')"""
 _CLOSE = "INSERT INTO closed (event) SELECT value FROM json_each(?)"
 _FORGET = "DELETE FROM under_way WHERE request_id IN (SELECT value FROM json_each(?))"
+_OLD_NAME = "rejected"
+"""What `refused` was called in files of the first version."""
 encode_event = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
 
@@ -63,6 +65,7 @@ class Journal:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.executescript(_SCHEMA)
+            _move_old_rows(connection)
         except BaseException:
             connection.close()
             raise
@@ -103,7 +106,7 @@ class Journal:
                 found.append(ClosedEvent(seq, _decode(event)))
             except msgspec.DecodeError as error:
                 _log.error("set aside what is no usage event, %.200r: %s", event, error)
-                self.reject(seq, str(error))
+                self.refuse(seq, str(error))
         return found
 
     def count_closed(self) -> int:
@@ -115,10 +118,13 @@ class Journal:
         with _transaction(self._connection) as run:
             run.executemany("DELETE FROM closed WHERE seq = ?", ((seq,) for seq in seqs))
 
-    def reject(self, seq: int, reason: str) -> None:
+    def count_refused(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM refused").fetchone()[0])
+
+    def refuse(self, seq: int, reason: str) -> None:
         """Set an event aside that ClickHouse refuses for what it says; it stays in the file for the operator."""
         with _transaction(self._connection) as run:
-            run.execute("INSERT INTO rejected SELECT seq, event, ? FROM closed WHERE seq = ?", (reason, seq))
+            run.execute("INSERT INTO refused SELECT seq, event, ? FROM closed WHERE seq = ?", (reason, seq))
             run.execute("DELETE FROM closed WHERE seq = ?", (seq,))
 
     def _synchronous(self, mode: str) -> None:
@@ -127,9 +133,7 @@ class Journal:
             self._mode = mode
 
     def is_empty(self) -> bool:
-        query = (
-            "SELECT EXISTS (SELECT 1 FROM under_way UNION ALL SELECT 1 FROM closed UNION ALL SELECT 1 FROM rejected)"
-        )
+        query = "SELECT EXISTS (SELECT 1 FROM under_way UNION ALL SELECT 1 FROM closed UNION ALL SELECT 1 FROM refused)"
         return not self._connection.execute(query).fetchone()[0]
 
 
@@ -147,6 +151,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _move_old_rows(connection: sqlite3.Connection) -> None:
+    query = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?)"
+    if connection.execute(query, (_OLD_NAME,)).fetchone()[0]:
+        with _transaction(connection) as run:
+            run.execute(f"INSERT OR IGNORE INTO refused SELECT seq, event, reason FROM {_OLD_NAME}")
+            run.execute(f"DROP TABLE {_OLD_NAME}")
 
 
 def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None) -> bytes:

@@ -1,12 +1,13 @@
 """Writing usage events into ClickHouse: at least once, deduplicated there."""
 
+import struct
 from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
 
 import msgspec
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.insert import InsertContext
 
 from gateway.metering.schema import connect_migrated
@@ -20,8 +21,12 @@ class StoreUnavailable(Exception):
     """ClickHouse is away or cannot take rows now; the same rows may pass later."""
 
 
-class EventRejected(Exception):
-    """An event that cannot be a row, now or later; `args[0]` says why."""
+class InsertRefused(Exception):
+    """ClickHouse answered, and took none of the rows: one of them or its own state is the cause; `args[0]` says."""
+
+
+class EventRejected(InsertRefused):
+    """An event that cannot be a row, now or later: our own checks say so."""
 
 
 class UsageStore:
@@ -33,31 +38,39 @@ class UsageStore:
         self._context: InsertContext | None = None
 
     def insert(self, events: Sequence[UsageEvent]) -> None:
-        """Returns once ClickHouse has the rows on disk. Raises StoreUnavailable, or EventRejected for one event."""
+        """Returns once ClickHouse has the rows on disk. Raises StoreUnavailable or InsertRefused."""
         if not events:
             return
         rows = [_row(event) for event in events]
+        client, context = self._prepared()
+        context.data = rows
         try:
-            client, context = self._connected()
-            context.data = rows
             # async_insert would acknowledge rows that are still in memory.
             client.insert(context=context, settings={"async_insert": 0})
-        except _AWAY as error:
+        except (OperationalError, OSError) as error:
+            self.close()
+            raise StoreUnavailable(_first_line(error)) from error
+        except (DatabaseError, *_UNWRITABLE) as error:
+            raise InsertRefused(_first_line(error)) from error
+        except ClickHouseError as error:
             self.close()
             raise StoreUnavailable(_first_line(error)) from error
 
     def prepare(self) -> None:
         """Connect and bring the tables up to date. Raises StoreUnavailable."""
-        try:
-            self._connected()
-        except _AWAY as error:
-            self.close()
-            raise StoreUnavailable(_first_line(error)) from error
+        self._prepared()
 
     def close(self) -> None:
         client, self._client, self._context = self._client, None, None
         if client is not None:
             client.close()
+
+    def _prepared(self) -> tuple[Client, InsertContext]:
+        try:
+            return self._connected()
+        except (ClickHouseError, OSError) as error:
+            self.close()
+            raise StoreUnavailable(_first_line(error)) from error
 
     def _connected(self) -> tuple[Client, InsertContext]:
         if self._client is None or self._context is None:
@@ -66,7 +79,8 @@ class UsageStore:
         return self._client, self._context
 
 
-_AWAY = (ClickHouseError, OSError)
+_UNWRITABLE = (ValueError, TypeError, OverflowError, struct.error)
+"""What the driver raises for a value that it cannot put into its column."""
 _INT_RANGES = {
     **dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "completion_tokens"), (0, 2**64 - 1)),
     "cost_nanousd": (-(2**63), 2**63 - 1),

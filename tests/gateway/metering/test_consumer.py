@@ -1,5 +1,6 @@
 import asyncio
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,7 +18,9 @@ from gateway.metering.consumer import Consumer
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox
+from gateway.metering.refused import CACHE_S, RefusedRows, count_refused
 from gateway.metering.schema import apply_migrations, connect_migrated
+from gateway.metering.shipper import NothingTaken
 from gateway.metering.store import EVENT_FIELDS, UsageStore
 from protocol.usage import UsageEvent
 from tests.support.clickhouse import free_port, start_clickhouse
@@ -164,6 +167,111 @@ async def test_a_final_verdict_counts_more_than_a_lost_one(
     assert event.status == "ok"
 
 
+def refused_rows(data_dir: Path) -> dict[str, str]:
+    """Request id -> reason."""
+    found = {}
+    for folder in list_folders(data_dir):
+        with closing(sqlite3.connect(folder / "events.sqlite")) as file:
+            rows = file.execute("SELECT event, reason FROM refused").fetchall()
+        found |= {msgspec.json.decode(event)["request_id"]: reason for event, reason in rows}
+    return found
+
+
+def refuse_many_tokens(url: str) -> None:
+    with connect_migrated(url) as client:
+        client.command("ALTER TABLE usage_events ADD CONSTRAINT few CHECK prompt_tokens < 1000")
+
+
+async def test_rows_that_clickhouse_itself_refuses_are_set_aside_and_the_rest_passes(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str
+) -> None:
+    refuse_many_tokens(clickhouse_url)
+    events = [make_event(f"r{i:02}", prompt_tokens=5000 if i in (0, 7, 8, 29) else 5) for i in range(30)]
+    await close_events(tmp_path, *events)
+    Consumer(tmp_path, store, batch=20).ship()
+    assert len(fetch_events(clickhouse_url)) == 26
+    refused = refused_rows(tmp_path)
+    assert sorted(refused) == ["r00", "r07", "r08", "r29"]
+    assert all("few" in reason for reason in refused.values())
+    assert count_refused(tmp_path) == 4
+
+
+async def test_a_refused_row_without_proof_waits_and_holds_nobody_else_up(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str
+) -> None:
+    refuse_many_tokens(clickhouse_url)
+    await close_events(tmp_path, make_event("bad", prompt_tokens=5000), incarnation="a")
+    consumer = Consumer(tmp_path, store)
+    with pytest.raises(NothingTaken, match="few"):
+        consumer.ship()
+    assert refused_rows(tmp_path) == {}
+    await close_events(tmp_path, make_event("good"), incarnation="b")
+    with pytest.raises(NothingTaken):
+        consumer.ship()
+    assert [event.request_id for event in fetch_events(clickhouse_url)] == ["good"]
+    consumer.ship()
+    assert list(refused_rows(tmp_path)) == ["bad"]
+
+
+async def test_a_batch_that_is_refused_only_as_a_whole_arrives_in_parts(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str
+) -> None:
+    """ClickHouse takes rows of at most 100 months in one insert."""
+    months = [datetime(2010 + i // 12, i % 12 + 1, 3, tzinfo=UTC) for i in range(130)]
+    await close_events(tmp_path, *(make_event(f"r{i}", timestamp=month) for i, month in enumerate(months)))
+    assert Consumer(tmp_path, store).ship() == 130
+    assert len(fetch_events(clickhouse_url)) == 130
+    assert list_folders(tmp_path) == []
+
+
+@pytest.mark.parametrize("has_shipped", [False, True])
+async def test_a_table_that_is_gone_sets_nothing_aside(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str, *, has_shipped: bool
+) -> None:
+    store.insert([make_event("r0")])
+    consumer = Consumer(tmp_path, store)
+    if has_shipped:
+        await close_events(tmp_path, make_event("r1"))
+        consumer.ship()
+    await close_events(tmp_path, *(make_event(f"late-{i}") for i in range(20)))
+    with connect_migrated(clickhouse_url) as client:
+        client.command("RENAME TABLE usage_events TO away")
+        with pytest.raises(NothingTaken):
+            consumer.ship()
+        client.command("RENAME TABLE away TO usage_events")
+    assert refused_rows(tmp_path) == {}
+    assert consumer.ship() == 20
+
+
+async def test_what_the_first_version_set_aside_is_kept(tmp_path: Path) -> None:
+    await close_events(tmp_path, make_event("r1"))
+    [folder] = list_folders(tmp_path)
+    with closing(sqlite3.connect(folder / "events.sqlite")) as file:
+        file.executescript("""
+            DROP TABLE refused;
+            CREATE TABLE rejected (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
+            INSERT INTO rejected SELECT seq, event, 'prompt_tokens is -1' FROM closed;
+        """)
+    for _ in range(2):
+        with closing(Journal.open(folder)) as journal:
+            assert journal.count_refused() == 1
+    assert refused_rows(tmp_path) == {"r1": "prompt_tokens is -1"}
+
+
+async def test_refused_rows_are_counted_over_all_outboxes_and_not_at_every_scrape(tmp_path: Path) -> None:
+    now = 0.0
+    rows = RefusedRows(tmp_path, clock=lambda: now)
+    assert await rows.count() == 0
+    for incarnation in ("one", "two"):
+        await close_events(tmp_path, make_event("r1"), incarnation=incarnation)
+        with closing(Journal.open(tmp_path / "outbox" / incarnation)) as journal:
+            journal.refuse(1, "a reason")
+    (tmp_path / "outbox" / "empty").mkdir()
+    assert await rows.count() == 0
+    now = CACHE_S
+    assert await rows.count() == 2
+
+
 async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
     tmp_path: Path, store: UsageStore, clickhouse_url: str
 ) -> None:
@@ -171,9 +279,9 @@ async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
     Consumer(tmp_path, store).ship()
     assert [event.request_id for event in fetch_events(clickhouse_url)] == ["r1", "r2"]
     [folder] = list_folders(tmp_path)
-    journal = Journal.open(folder, must_exist=True)
-    assert journal.count_closed() == 0 and not journal.is_empty()
-    journal.close()
+    with closing(Journal.open(folder, must_exist=True)) as journal:
+        assert journal.count_closed() == 0 and not journal.is_empty()
+    assert refused_rows(tmp_path) == {"bad": "prompt_tokens is -1"}
 
 
 def test_migrations_are_recorded_and_may_run_again(clickhouse_url: str) -> None:
@@ -212,6 +320,7 @@ GATEWAY = """
 import asyncio, sys
 from pathlib import Path
 from gateway.metering.outbox import Outbox
+from gateway.metering.refused import CACHE_S, RefusedRows, count_refused
 from tests.support.events import make_event
 
 async def main():
