@@ -13,14 +13,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving_member(handler: Handler, *, worker_id: str = "w", num_waiting: int = 0) -> AsyncIterator[str]:
+async def serving_member(
+    handler: Handler, *, worker_id: str = "w", num_waiting: int = 0, adapters: tuple[str, ...] = ()
+) -> AsyncIterator[str]:
     """The URL of a server that reports a load and answers completions with `handler`."""
     report = LoadReport(
         worker_id=worker_id,
         model="m",
         model_version="v1",
         pool=None,
-        adapters=(),
+        adapters=adapters,
         num_running=0,
         num_waiting=num_waiting,
         max_num_seqs=8,

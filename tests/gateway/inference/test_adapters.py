@@ -1,0 +1,66 @@
+"""An adapter goes to replicas that hold it, and its name at the workers stays there."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+
+from tests.support.gateways import Gateway, make_settings, running_gateway
+from tests.support.members import Handler, pools, serving_member
+from tests.support.valkey import ValkeyProcess
+
+PRIVATE = "tenant-7-private-name"
+
+
+@asynccontextmanager
+async def gateway_before(
+    tmp_path: Path, valkey: ValkeyProcess, *members: tuple[Handler, tuple[str, ...]]
+) -> AsyncIterator[Gateway]:
+    """A gateway whose pool has members that hold these adapters; the first is the least loaded."""
+    async with AsyncExitStack() as stack:
+        urls = [
+            await stack.enter_async_context(
+                serving_member(handler, worker_id=f"w{i}", num_waiting=i, adapters=adapters)
+            )
+            for i, (handler, adapters) in enumerate(members)
+        ]
+        fields = {"pools": pools(*({"url": url} for url in urls)), "worker_key": "key-of-these-members"}
+        gateway = await stack.enter_async_context(running_gateway(make_settings(tmp_path, valkey.url, **fields)))
+        await gateway.post("/adapters", {"name": "pirate", "variants": {"m": PRIVATE}})
+        yield gateway
+
+
+async def ask(gateway: Gateway, **fields: Any) -> httpx.Response:
+    body = {"model": "pirate", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 9}
+    async with gateway.client(await gateway.make_key()) as client:
+        return await client.post("/chat/completions", json=body | fields)
+
+
+async def must_not_be_asked(_request: web.Request) -> web.StreamResponse:
+    raise AssertionError("this member does not hold the adapter")
+
+
+async def tell_model(request: web.Request) -> web.StreamResponse:
+    assert (await request.json())["model"] == PRIVATE
+    return web.json_response({"error": {"message": "asked", "type": "invalid_request_error"}}, status=418)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_adapter_that_nobody_holds_is_503_under_the_clients_own_name(
+    tmp_path: Path, valkey: ValkeyProcess, *, stream: bool
+) -> None:
+    async with gateway_before(tmp_path, valkey, (must_not_be_asked, ()), (must_not_be_asked, ("pirate",))) as gateway:
+        reply = await ask(gateway, stream=stream)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+    assert "'pirate'" in reply.json()["error"]["message"]
+    assert PRIVATE not in reply.text + str(reply.headers)
+
+
+async def test_only_the_replica_that_holds_the_adapter_is_asked(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    members = [(must_not_be_asked, ()), (tell_model, (PRIVATE,))]
+    async with gateway_before(tmp_path, valkey, *members) as gateway:
+        assert (await ask(gateway)).status_code == 418
