@@ -34,6 +34,7 @@ from gateway.domain.keys.service import bootstrap_admin_key
 from gateway.domain.models.service import declare_model
 from gateway.http.body_limit import BodyLimit
 from gateway.http.cors import allow_origins
+from gateway.http.errors import GatewayError
 from gateway.http.openapi import ANSWER_HEADERS, install_openapi
 from gateway.http.policy import RequestPolicy
 from gateway.http.rendering import install_error_handlers
@@ -218,6 +219,9 @@ async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catal
                 now=utc_now(),
             )
         await catalog.reload()
+    except GatewayError as error:
+        # A name that another model, pool or adapter has.
+        raise ConfigError(f"pools: {error}") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         reason = str(error).splitlines()[0] or type(error).__name__
         raise ConfigError(f"TIERGATE_DATABASE_URL: {reason} (is it up, and did `tiergate migrate` run?)") from error

@@ -11,11 +11,23 @@ _MIGRATION_LOCK = 0x74696572
 
 
 def _run(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        _begin_sqlite(connection)
     context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True, compare_type=True)
     with context.begin_transaction():
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
         context.run_migrations()
+    connection.commit()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """All revisions are one transaction, which Python's driver would begin only at the first INSERT.
+
+    A table that is changed is copied and dropped, which must not count as the deletion of what others refer to.
+    """
+    connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 async def _run_async() -> None:

@@ -3,9 +3,9 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from gateway.admin.names import ModelId
+from gateway.admin.names import AdapterName, Draft, Id, ModelId, WorkerName
 from gateway.clock import utc_now
 from gateway.domain.adapters.models import Adapter
 from gateway.domain.adapters.service import adapters_visible_to, create_adapter, delete_adapter
@@ -15,14 +15,12 @@ from gateway.services import AdminDep, ServicesDep, SessionsDep, visible_tenant
 router = APIRouter(prefix="/adapters", tags=["adapters"])
 
 
-class AdapterDraft(BaseModel):
+class AdapterDraft(Draft):
     """`variants`: base model id -> the adapter's name at that model's workers. `tenant_id` null: for everybody."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    name: Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\s\p{Cc}]+$")]
-    variants: Annotated[dict[str, ModelId], Field(min_length=1)]
-    tenant_id: UUID | None = None
+    name: AdapterName
+    variants: Annotated[dict[ModelId, WorkerName], Field(min_length=1)]
+    tenant_id: Id | None = None
 
 
 class AdapterView(BaseModel):
@@ -46,7 +44,14 @@ class AdapterView(BaseModel):
 
 @router.post("", status_code=201)
 async def post_adapter(draft: AdapterDraft, admin: AdminDep, services: ServicesDep) -> AdapterView:
-    adapter = await create_adapter(services.sessions, admin, **draft.model_dump(), now=utc_now())
+    pools = services.registry.fleet.pools.values()
+    adapter = await create_adapter(
+        services.sessions,
+        admin,
+        **draft.model_dump(),
+        served_names={name for pool in pools for name in (pool.name, pool.model_id)},
+        now=utc_now(),
+    )
     await services.reload()
     return AdapterView.of(adapter)
 

@@ -1,11 +1,10 @@
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.names import Name
+from gateway.admin.names import Draft, Id, Name
 from gateway.clock import utc_now
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.queries import keys_of
@@ -17,14 +16,12 @@ from gateway.services import AdminDep, ServicesDep, SessionsDep, visible_tenant
 router = APIRouter(prefix="/keys", tags=["keys"])
 
 
-class KeyDraft(BaseModel):
-    """`tenant_id` may be left out by a tenant's own administrator."""
+class KeyDraft(Draft):
+    """`tenant_id` may be left out by a tenant's own administrator, and by nobody else."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tenant_id: UUID | None = None
+    tenant_id: Id | None = None
     name: Name
-    scopes: Annotated[list[Scope], Field(min_length=1)] = ["inference"]
+    scopes: list[Scope] = Field(default=["inference"], min_length=1)
 
 
 class KeyView(BaseModel):
@@ -67,5 +64,6 @@ async def list_keys(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Pa
 
 @router.delete("/{key_id}", status_code=204)
 async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
+    """Every gateway refuses it within two seconds. The last key that may administer the platform stays: 409."""
     await revoke_key(services.sessions, admin, key_id, now=utc_now())
     await services.reload()

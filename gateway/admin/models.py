@@ -5,23 +5,22 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from gateway.admin.names import ModelId
+from gateway.admin.names import Draft, ModelId, PoolName
 from gateway.clock import utc_now
 from gateway.domain.models.models import Model
-from gateway.domain.models.service import declare_model
+from gateway.domain.models.service import declare_model, delete_model
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
 
 router = APIRouter(prefix="/models", tags=["models"])
 
 
-class ModelDraft(BaseModel):
-    """A model and the pool that serves it; posting an id again changes it."""
-
-    model_config = ConfigDict(extra="forbid")
+class ModelDraft(Draft):
+    """A model and the pool that serves it; posting an id again changes it. No other model, pool or adapter may have
+    either name."""
 
     id: ModelId
-    pool: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+    pool: PoolName
     context_window: Annotated[int, Field(ge=1, le=2**31 - 1)]
     kind: Literal["chat", "embedding"] = "chat"
 
@@ -55,3 +54,18 @@ async def post_model(draft: ModelDraft, admin: PlatformDep, services: ServicesDe
 async def list_models(_admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[ModelView]:
     async with sessions() as session:
         return await fetch_page(session, select(Model), Model.id, page, ModelView.model_validate)
+
+
+@router.delete("/{model_id:path}", status_code=204)
+async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep) -> None:
+    """Its names are free again; its prices and its usage stay. 409 while adapters, tiers or the configuration name it,
+    or members serve it."""
+    await delete_model(
+        services.sessions,
+        admin,
+        model_id,
+        configured_models={pool.model for pool in services.settings.pools.values()},
+        served_pools={pool.name for pool in services.registry.fleet.pools.values() if pool.members},
+        now=utc_now(),
+    )
+    await services.reload()

@@ -4,27 +4,29 @@ from uuid import UUID
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.names import Name
+from gateway.admin.names import Draft, Name
 from gateway.clock import utc_now
 from gateway.domain.tenants.models import Tenant
-from gateway.domain.tenants.service import change_tenant, create_tenant, get_tenant, tenants_visible_to
+from gateway.domain.tenants.service import (
+    change_tenant,
+    create_tenant,
+    delete_tenant,
+    get_tenant,
+    tenants_visible_to,
+)
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep, visible_tenant
 
 router = APIRouter(prefix="/tenants", tags=["tenants"])
 
 
-class TenantDraft(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class TenantDraft(Draft):
     name: Name
     tier: Name
 
 
-class TenantChange(BaseModel):
+class TenantChange(Draft):
     """A field that is not sent stays."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Name = ""
     tier: Name = ""
@@ -39,6 +41,9 @@ class TenantView(BaseModel):
     tier: str
     created_at: datetime
     suspended_at: datetime | None
+    deleted_at: datetime | None
+    is_platform: bool
+    """The operator's own, which can be neither suspended nor deleted."""
 
 
 @router.post("", status_code=201)
@@ -47,9 +52,11 @@ async def post_tenant(draft: TenantDraft, admin: PlatformDep, sessions: Sessions
 
 
 @router.get("")
-async def list_tenants(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[TenantView]:
+async def list_tenants(
+    admin: AdminDep, sessions: SessionsDep, page: PageDep, with_deleted: bool = False
+) -> Page[TenantView]:
     async with sessions() as session:
-        query = tenants_visible_to(visible_tenant(admin))
+        query = tenants_visible_to(visible_tenant(admin), with_deleted=with_deleted)
         return await fetch_page(session, query, Tenant.id, page, TenantView.model_validate)
 
 
@@ -65,3 +72,10 @@ async def patch_tenant(tenant_id: UUID, change: TenantChange, admin: PlatformDep
     )
     await services.reload()
     return TenantView.model_validate(tenant)
+
+
+@router.delete("/{tenant_id}", status_code=204)
+async def remove_tenant(tenant_id: UUID, admin: PlatformDep, services: ServicesDep) -> None:
+    """Its keys stop working, its adapters go and its name is free again. Its usage stays for invoices."""
+    await delete_tenant(services.sessions, admin, tenant_id, now=utc_now())
+    await services.reload()

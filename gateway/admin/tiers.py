@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sqlalchemy import select
 
+from gateway.admin.names import Draft, PoolName
 from gateway.clock import utc_now
 from gateway.domain.tiers.models import Tier
 from gateway.domain.tiers.service import change_tier
@@ -20,10 +21,8 @@ SmallCount = Annotated[int, Field(ge=0, le=2**31 - 1)]
 OnSaturation = Literal["fallback", "queue", "reject"]
 
 
-class TierChange(BaseModel):
+class TierChange(Draft):
     """What PATCH may change; a field that is not sent stays, null means no limit."""
-
-    model_config = ConfigDict(extra="forbid")
 
     requests_per_minute: SmallCount | None = None
     tokens_per_minute: Count | None = None
@@ -38,7 +37,8 @@ class TierChange(BaseModel):
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     on_saturation: OnSaturation = "fallback"
     complexity_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
-    allowed_pools: list[Annotated[str, Field(min_length=1, max_length=64)]] | None = None
+    allowed_pools: list[PoolName] | None = None
+    """Pools of declared models, or that workers serve."""
     is_best_effort: bool = False
 
     @field_validator("large_share")
@@ -87,6 +87,8 @@ async def get_tier(name: str, _admin: AdminDep, sessions: SessionsDep) -> TierVi
 
 @router.patch("/{name}")
 async def patch_tier(name: str, change: TierChange, admin: PlatformDep, services: ServicesDep) -> TierView:
-    tier = await change_tier(services.sessions, admin, name, change.model_dump(exclude_unset=True), now=utc_now())
+    changes = change.model_dump(exclude_unset=True)
+    served_pools = services.registry.fleet.pools
+    tier = await change_tier(services.sessions, admin, name, changes, served_pools=served_pools, now=utc_now())
     await services.reload()
     return TierView.model_validate(tier)

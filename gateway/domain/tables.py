@@ -4,9 +4,10 @@ from gateway.database import Base
 from gateway.domain.adapters.models import Adapter, AdapterVariant
 from gateway.domain.audit.models import AuditEntry
 from gateway.domain.keys.models import ApiKey
+from gateway.domain.locks import Lock
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Price
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tiers.models import Tier
 
-__all__ = ["Adapter", "AdapterVariant", "ApiKey", "AuditEntry", "Base", "Model", "Price", "Tenant", "Tier"]
+__all__ = ["Adapter", "AdapterVariant", "ApiKey", "AuditEntry", "Base", "Lock", "Model", "Price", "Tenant", "Tier"]

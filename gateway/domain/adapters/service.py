@@ -1,21 +1,21 @@
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import Select, func, or_, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter, AdapterVariant
 from gateway.domain.audit.service import record
+from gateway.domain.locks import take_lock
 from gateway.domain.models.models import Model
-from gateway.domain.models.service import RESERVED_NAMES
+from gateway.domain.names import check_adapter_name
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import require_tenant
 from gateway.domain.tiers.models import Tier
-from gateway.http.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from gateway.http.errors import Forbidden, InvalidRequest, NotFound
 from protocol.ids import new_id
 
 
@@ -34,9 +34,13 @@ async def create_adapter(
     name: str,
     variants: Mapping[str, str],
     tenant_id: UUID | None,
+    served_names: Collection[str] = (),
     now: datetime,
 ) -> Adapter:
-    """`variants`: base model id -> the adapter's name at that model's workers. `tenant_id` None: for everybody."""
+    """`variants`: base model id -> the adapter's name at that model's workers. `tenant_id` None: for everybody.
+
+    `served_names`: models and pools that workers serve without a declaration.
+    """
     tenant_id = tenant_id if principal.is_platform_admin else tenant_id or principal.tenant_id
     principal.require_tenant(tenant_id)
     adapter = Adapter(id=new_id(now), tenant_id=tenant_id, name=name, created_at=now)
@@ -44,20 +48,17 @@ async def create_adapter(
         AdapterVariant(adapter_id=adapter.id, model_id=model_id, worker_name=worker_name)
         for model_id, worker_name in variants.items()
     ]
-    try:
-        async with sessions.begin() as session:
-            await _check_names(session, name, variants)
-            if not principal.is_platform_admin:
-                await _check_worker_names(session, principal.tenant_id, variants)
-            if tenant_id is not None:
-                await _check_quota(session, tenant_id)
-            session.add(adapter)
-            detail = {"name": name, "variants": dict(variants), "tenant_id": tenant_id and str(tenant_id)}
-            record(
-                session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, detail=detail
-            )
-    except IntegrityError:
-        raise Conflict(f"there is already an adapter named {name!r}", param="name") from None
+    async with sessions.begin() as session:
+        await take_lock(session, "names")
+        await check_adapter_name(session, name, tenant_id=tenant_id, served_names=served_names)
+        await _check_models(session, variants)
+        if not principal.is_platform_admin:
+            await _check_worker_names(session, principal.tenant_id, variants)
+        if tenant_id is not None:
+            await _check_quota(session, tenant_id)
+        session.add(adapter)
+        detail = {"name": name, "variants": dict(variants), "tenant_id": tenant_id and str(tenant_id)}
+        record(session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, detail=detail)
     return adapter
 
 
@@ -73,12 +74,9 @@ async def delete_adapter(sessions: Sessions, principal: Principal, adapter_id: U
         record(session, principal, "adapter.delete", object_id=adapter_id, tenant_id=tenant_id, now=now)
 
 
-async def _check_names(session: AsyncSession, name: str, variants: Mapping[str, str]) -> None:
-    models = list(await session.scalars(select(Model)))
-    taken = RESERVED_NAMES | {model.id for model in models} | {model.pool for model in models}
-    if name in taken:
-        raise Conflict(f"{name!r} is a model's or a pool's name; choose another", param="name")
-    unknown = variants.keys() - {model.id for model in models}
+async def _check_models(session: AsyncSession, variants: Mapping[str, str]) -> None:
+    known = set(await session.scalars(select(Model.id).where(Model.id.in_(variants))))
+    unknown = variants.keys() - known
     if unknown:
         raise InvalidRequest(f"variants: there is no model {min(unknown)!r}", param="variants")
 

@@ -1,12 +1,15 @@
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gateway.database import Sessions
 from gateway.domain.audit.service import record
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Price
 from gateway.domain.principal import Principal
-from gateway.http.errors import InvalidRequest
+from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
+
+_NOTICE = timedelta(seconds=10)
+"""Gateways may still hold a price that was deleted this long ago; it must not have come into force meanwhile."""
 
 
 async def add_price(
@@ -46,3 +49,16 @@ async def add_price(
         }
         record(session, principal, "price.add", object_id=price.version, tenant_id=None, now=now, detail=detail)
     return price
+
+
+async def delete_price(sessions: Sessions, principal: Principal, version: str, *, now: datetime) -> None:
+    """Only one that is not in force yet: usage was priced with the others. Raises NotFound or Conflict."""
+    async with sessions.begin() as session:
+        price = await session.get(Price, version)
+        if price is None:
+            raise NotFound("there is no such price")
+        if price.valid_from < now + _NOTICE:
+            raise Conflict("usage is priced with this version; add a new one instead, which counts from now on")
+        await session.delete(price)
+        detail = {"model_id": price.model_id, "valid_from": price.valid_from.isoformat()}
+        record(session, principal, "price.delete", object_id=version, tenant_id=None, now=now, detail=detail)

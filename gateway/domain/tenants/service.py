@@ -1,12 +1,17 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
+from gateway.domain.adapters.models import Adapter
 from gateway.domain.audit.service import record
+from gateway.domain.keys.models import ApiKey
+from gateway.domain.keys.queries import usable_admin_keys
+from gateway.domain.locks import take_lock
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tiers.models import Tier
@@ -14,9 +19,9 @@ from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
 
 
-def tenants_visible_to(tenant_id: UUID | None) -> Select[Tenant]:
+def tenants_visible_to(tenant_id: UUID | None, *, with_deleted: bool = False) -> Select[Tenant]:
     """One tenant; None: all."""
-    query = select(Tenant)
+    query = select(Tenant) if with_deleted else select(Tenant).where(Tenant.deleted_at.is_(None))
     return query if tenant_id is None else query.where(Tenant.id == tenant_id)
 
 
@@ -38,9 +43,13 @@ async def create_tenant(
 
 
 async def get_tenant(sessions: Sessions, principal: Principal, tenant_id: UUID) -> Tenant:
+    """Deleted ones too: old usage and invoices name them."""
     principal.require_tenant(tenant_id)
     async with sessions() as session:
-        return await require_tenant(session, tenant_id)
+        tenant = await session.get(Tenant, tenant_id)
+    if tenant is None:
+        raise NotFound("there is no such tenant")
+    return tenant
 
 
 async def change_tenant(
@@ -58,14 +67,18 @@ async def change_tenant(
     detail = {field: value for field, value in given.items() if value is not None}
     try:
         async with sessions.begin() as session:
+            if is_suspended:
+                await take_lock(session, "admins")
             tenant = await require_tenant(session, tenant_id)
+            if is_suspended:
+                await _check_dispensable(session, tenant, "suspended")
             if name is not None:
                 tenant.name = name
             if tier is not None:
                 await _check_tier(session, tier)
                 tenant.tier = tier
             if is_suspended is not None:
-                tenant.suspended_at = now if is_suspended else None
+                tenant.suspended_at = tenant.suspended_at or now if is_suspended else None
             record(
                 session, principal, "tenant.change", object_id=tenant_id, tenant_id=tenant_id, now=now, detail=detail
             )
@@ -74,11 +87,43 @@ async def change_tenant(
     return tenant
 
 
+async def delete_tenant(sessions: Sessions, principal: Principal, tenant_id: UUID, *, now: datetime) -> None:
+    """Its keys end and its adapters go; its name is free again. The row, usage and prices stay for its invoices."""
+    async with sessions.begin() as session:
+        await take_lock(session, "admins")
+        # An adapter that is made meanwhile would keep its name for ever.
+        await take_lock(session, "names")
+        tenant = await require_tenant(session, tenant_id)
+        await _check_dispensable(session, tenant, "deleted")
+        tenant.deleted_at = now
+        live_keys = ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None)
+        await session.execute(update(ApiKey).where(*live_keys).values(revoked_at=now))
+        for adapter in await session.scalars(
+            select(Adapter).where(Adapter.tenant_id == tenant_id).options(selectinload(Adapter.variants))
+        ):
+            await session.delete(adapter)
+        detail = {"name": tenant.name}
+        record(session, principal, "tenant.delete", object_id=tenant_id, tenant_id=tenant_id, now=now, detail=detail)
+
+
 async def require_tenant(session: AsyncSession, tenant_id: UUID) -> Tenant:
+    """Raises NotFound for a deleted one too."""
     tenant = await session.get(Tenant, tenant_id)
-    if tenant is None:
+    if tenant is None or tenant.deleted_at is not None:
         raise NotFound("there is no such tenant")
     return tenant
+
+
+async def _check_dispensable(session: AsyncSession, tenant: Tenant, ending: str) -> None:
+    """Raises Conflict where nobody could administer the platform without it; `admins` must be locked."""
+    if tenant.is_platform:
+        raise Conflict(f"this is the platform's own tenant, which cannot be {ending}; revoke single keys of it instead")
+    owners = {key.tenant_id for key in await session.scalars(usable_admin_keys())}
+    if owners == {tenant.id}:
+        raise Conflict(
+            f"the last keys that may administer the platform are this tenant's, so it cannot be {ending}; "
+            "make another first, with POST /admin/v1/keys or `tiergate admin-key`"
+        )
 
 
 async def _check_tier(session: AsyncSession, tier: str) -> None:

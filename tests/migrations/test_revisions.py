@@ -1,0 +1,51 @@
+"""Revisions on SQLite; PostgreSQL's run in tests/gateway/test_postgres.py."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy.exc import NoSuchTableError
+
+from migrations.run import alembic_config, migrate
+
+
+def test_revision_3_keeps_what_there_is_and_finds_the_platforms_tenant(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url, "0002")
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        file.executescript("""
+            INSERT INTO tenants VALUES ('a', 'acme', 'free', '2026-01-01', NULL);
+            INSERT INTO tenants VALUES ('b', 'renamed', 'pro', '2026-01-01', NULL);
+            INSERT INTO api_keys VALUES ('k', 'b', 'n', 'abcdefgh', x'00', '["platform-admin"]', '2026-01-01', NULL);
+            INSERT INTO audit_log VALUES ('l', '2026-01-01', NULL, 'b', 'key.bootstrap', 'k', '{}');
+            INSERT INTO models VALUES ('m', 'small', 5, 'chat', '2026-01-01');
+            INSERT INTO prices VALUES ('v', 'm', 1, 1, 1, '2026-01-01', '2026-01-01');
+        """)
+        migrate(url)
+        command.check(alembic_config(url))
+        tenants = "SELECT name, is_platform FROM tenants ORDER BY id"
+        assert file.execute(tenants).fetchall() == [("acme", 0), ("renamed", 1)]
+        assert file.execute("PRAGMA foreign_key_check").fetchall() == []
+        file.execute("UPDATE tenants SET deleted_at = '2026-02-02' WHERE id = 'a'")
+        file.execute("DELETE FROM models")
+        file.commit()
+        command.downgrade(alembic_config(url), "0002")
+        assert file.execute("SELECT name FROM tenants ORDER BY id").fetchall() == [("acme (deleted a)",), ("renamed",)]
+        assert file.execute("SELECT count(*) FROM api_keys").fetchone() == (1,)
+
+
+def test_a_revision_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url, "0002")
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        schema = "SELECT name FROM sqlite_master ORDER BY name"
+        before = file.execute(schema).fetchall()
+        # What the revision comes to last.
+        file.execute("ALTER TABLE prices RENAME TO hidden")
+        with pytest.raises(NoSuchTableError):
+            migrate(url)
+        file.execute("ALTER TABLE hidden RENAME TO prices")
+        assert file.execute(schema).fetchall() == before
+    migrate(url)
