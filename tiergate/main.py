@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tiergate.admin import adapters, keys, models, prices, tenants, tiers, usage
-from tiergate.commands import chat, clickhouse, consumer, gateway, migrate, up, worker
+from tiergate.commands import admin_key, chat, clickhouse, consumer, gateway, migrate, up, worker
 
 INTERRUPTED = 130
 
@@ -22,6 +22,7 @@ def make_app() -> typer.Typer:
     app.callback()(_options)
     for command in (up.up, gateway.gateway, worker.worker, consumer.consumer, clickhouse.clickhouse, migrate.migrate):
         app.command(rich_help_panel="Run")(command)
+    app.command(rich_help_panel="Run", name="admin-key")(admin_key.admin_key)
     app.command(rich_help_panel="Use")(chat.chat)
     app.command(rich_help_panel="Use")(usage.usage)
     for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app):

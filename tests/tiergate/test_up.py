@@ -114,6 +114,27 @@ def test_an_adapter_and_a_price_are_declared_from_the_command_line(platform: Pla
     assert len(json.loads(admin(platform, "price", "list", "--json"))) == 3
 
 
+def test_what_was_made_is_deleted_from_the_command_line(platform: Platform) -> None:
+    env = {"TIERGATE_BASE_URL": platform.base_url, "TIERGATE_ADMIN_KEY": platform.admin_key}
+    admin(platform, "tenant", "create", "shortlived")
+    admin(platform, "tenant", "delete", "shortlived")
+    assert "shortlived" not in admin(platform, "tenant", "list")
+    admin(platform, "model", "declare", "meta/m-7b", "--pool", "law", "--context-window", "9")
+    arguments = ("--prompt", "1", "--completion", "1", "--valid-from", "2099-01-01T00:00:00Z", "--json")
+    price = json.loads(admin(platform, "price", "add", "meta/m-7b", *arguments))
+    admin(platform, "price", "delete", price["version"])
+    admin(platform, "model", "delete", "meta/m-7b")
+    assert "meta/m-7b" not in admin(platform, "model", "list") + admin(platform, "price", "list")
+    assert "stop them first" in refusal("model", "delete", "tiny-small", env=env, exit_code=1)
+
+
+def test_a_lost_admin_key_is_replaced_beside_the_running_platform(platform: Platform) -> None:
+    made = tiergate("admin-key", "--data-dir", str(platform.data_dir))
+    assert made.returncode == 0, made
+    env = {"TIERGATE_BASE_URL": platform.base_url, "TIERGATE_ADMIN_KEY": made.stdout.strip()}
+    assert "acme" in tiergate("tenant", "list", env=env).stdout
+
+
 def test_usage_is_shown_by_tenant(platform: Platform) -> None:
     assert complete(platform, key=platform.enterprise_key).status_code == 200
     wait_until(lambda: json.loads(admin(platform, "usage", "--tenant", "acme", "--json")), deadline_s=30)

@@ -1,4 +1,5 @@
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -29,3 +30,14 @@ def declare_model(
     with connect(base_url, admin_key) as client:
         draft = {"id": model_id, "pool": pool, "context_window": context_window, "kind": kind}
         show_row(client.post("/models", draft), as_json=as_json)
+
+
+@app.command("delete")
+def delete_model(
+    model_id: Annotated[str, typer.Argument(help="The id that clients see.")],
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+) -> None:
+    """Delete a model that nothing serves or names any more; its prices and its usage stay."""
+    with connect(base_url, admin_key) as client:
+        client.delete(f"/models/{quote(model_id)}")

@@ -1,4 +1,5 @@
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -12,7 +13,7 @@ app = typer.Typer(name="price", help="Prices of one token, in 1e-9 dollars: 100 
 def list_prices(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False) -> None:
     """List all versions of all prices."""
     with connect(base_url, admin_key) as client:
-        columns = ("model_id", "prompt_nanousd", "cached_prompt_nanousd", "completion_nanousd", "valid_from")
+        columns = ("version", "model_id", "prompt_nanousd", "cached_prompt_nanousd", "completion_nanousd", "valid_from")
         show_rows(client.rows("/prices"), columns, as_json=as_json)
 
 
@@ -38,3 +39,14 @@ def add_price(
             **given(cached_prompt_nanousd=cached_prompt, valid_from=valid_from),
         }
         show_row(client.post("/prices", draft), as_json=as_json)
+
+
+@app.command("delete")
+def delete_price(
+    version: Annotated[str, typer.Argument(help="As `tiergate price list` shows it.")],
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+) -> None:
+    """Delete a price that is not in force yet."""
+    with connect(base_url, admin_key) as client:
+        client.delete(f"/prices/{quote(version)}")

@@ -54,3 +54,10 @@ def change_tenant(
     with connect(base_url, admin_key) as client:
         fields = dict(given(name=name, tier=tier, is_suspended=suspend))
         show_row(client.patch(f"/tenants/{tenant_id(client, tenant)}", fields), as_json=as_json)
+
+
+@app.command("delete")
+def delete_tenant(tenant: TenantName, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "") -> None:
+    """Delete a tenant for good: its keys stop working, its adapters go; its usage stays for invoices."""
+    with connect(base_url, admin_key) as client:
+        client.delete(f"/tenants/{tenant_id(client, tenant)}")

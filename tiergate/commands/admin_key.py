@@ -1,0 +1,74 @@
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiergate.admin.options import AsJson
+from tiergate.failure import Failure
+
+if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings
+
+
+def admin_key(
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "admin-key",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="A data directory of `tiergate up`; default: TIERGATE_DATA_DIR.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a platform-admin key with nothing but the database: when no other is left, or none is known.
+
+    The key is shown this once. It needs TIERGATE_KEY_PEPPER and, without SQLite in the data directory,
+    TIERGATE_DATABASE_URL; where `tiergate up` keeps its keys, it finds the pepper there.
+    """
+    from tiergate.commands.settings import gateway_settings
+
+    given = {"data_dir": data_dir, **_kept_by_up(data_dir)} if data_dir is not None else {}
+    settings = gateway_settings(config, **given)
+    made = asyncio.run(_make(settings, _checked(name)))
+    typer.echo(json.dumps(made, indent=2) if as_json else made["key"])
+
+
+def _kept_by_up(data_dir: Path) -> dict[str, str]:
+    """The pepper and, whatever the environment says, the database that belongs to it."""
+    from tiergate.up.secrets import FILE_NAME, load_secrets
+
+    # `load_secrets` would make the file.
+    if not (data_dir / FILE_NAME).is_file():
+        return {}
+    return {"key_pepper": load_secrets(data_dir).key_pepper, "database_url": ""}
+
+
+def _checked(name: str) -> str:
+    from pydantic import TypeAdapter, ValidationError
+
+    from gateway.admin.names import Name
+
+    try:
+        return str(TypeAdapter(Name).validate_python(name))
+    except ValidationError as error:
+        raise Failure(f"--name: {error.errors()[0]['msg']}") from error
+
+
+async def _make(settings: "GatewaySettings", name: str) -> dict[str, Any]:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from gateway.clock import utc_now
+    from gateway.database import check_exists, open_sessions
+    from gateway.domain.keys.service import make_admin_key
+
+    try:
+        check_exists(settings.sql_url)
+        async with open_sessions(settings.sql_url) as sessions:
+            pepper = settings.key_pepper.get_secret_value()
+            key, secret = await make_admin_key(sessions, name=name, pepper=pepper, now=utc_now())
+    except (SQLAlchemyError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise Failure(
+            f"TIERGATE_DATABASE_URL: {reason} (is it up, and did `tiergate migrate` run?)", exit_code=1
+        ) from error
+    return {"id": str(key.id), "tenant_id": str(key.tenant_id), "name": key.name, "key": secret}
