@@ -6,18 +6,31 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from sqlalchemy import update
 
+from gateway.clock import utc_now
+from gateway.database import open_sessions
+from gateway.domain.keys.keyring import STALE_S, Keyring
+from gateway.domain.keys.models import ApiKey
+from gateway.domain.keys.service import bootstrap_admin_key, make_admin_key
+from gateway.http.errors import Unauthenticated, Unavailable
+from gateway.main import end_tasks
 from migrations.run import alembic_config, migrate
-from tests.support.gateways import make_settings, running_gateway
+from tests.support.freezing_proxy import freezing_proxy
+from tests.support.gateways import ADMIN_KEY, eventually, make_settings, running_gateway
 from tests.support.postgres import find_binaries, running_postgres
 from tests.support.valkey import ValkeyProcess
 
 BINARIES = find_binaries()
+HEADER = f"Bearer {ADMIN_KEY}"
 
 
-@pytest.mark.skipif(
+needs_postgres = pytest.mark.skipif(
     BINARIES is None and "CI" not in os.environ, reason="PostgreSQL is not installed (apt-get install postgresql)"
 )
+
+
+@needs_postgres
 async def test_the_admin_plane_works_on_postgresql(tmp_path: Path, valkey: ValkeyProcess) -> None:
     assert BINARIES is not None, "PostgreSQL is not installed"
     with running_postgres(BINARIES) as url:
@@ -44,3 +57,37 @@ async def test_the_admin_plane_works_on_postgresql(tmp_path: Path, valkey: Valke
         "tenant.create",
         "key.create",
     ]
+
+
+@needs_postgres
+async def test_known_keys_outlive_a_postgresql_that_hangs_or_dies() -> None:
+    assert BINARIES is not None, "PostgreSQL is not installed"
+    now = 1000.0
+    with running_postgres(BINARIES) as url:
+        await asyncio.to_thread(migrate, url)
+        async with open_sessions(url) as direct, freezing_proxy(int(url.rsplit(":", 1)[1].split("/")[0])) as proxy:
+            await bootstrap_admin_key(direct, ADMIN_KEY, pepper="p", now=utc_now())
+            _, other = await make_admin_key(direct, name="other", pepper="p", now=utc_now())
+            through_proxy = f"postgresql://tiergate@127.0.0.1:{proxy.port}/tiergate"
+            async with open_sessions(through_proxy) as sessions:
+                keyring = Keyring(sessions, pepper="p", clock=lambda: now)
+                await keyring.authenticate(HEADER)
+                refreshing = asyncio.create_task(keyring.refresh_forever())
+                for break_it in (proxy.freeze, proxy.cut):
+                    break_it()
+                    now += 60
+                    await eventually(lambda: keyring.known(HEADER))
+                    assert await keyring.authenticate(HEADER)
+                    with pytest.raises(Unavailable):
+                        await keyring.authenticate_key(other)
+                    proxy.thaw()
+                    now += STALE_S
+                    await eventually(lambda: keyring.known(HEADER))
+                assert await keyring.authenticate_key(other)
+                async with direct.begin() as session:
+                    await session.execute(update(ApiKey).values(revoked_at=utc_now()))
+                await eventually(lambda: keyring.known(HEADER) is None)
+                with pytest.raises(Unauthenticated):
+                    await keyring.authenticate(HEADER)
+                assert not refreshing.done()
+                await end_tasks([refreshing])

@@ -1,0 +1,71 @@
+"""Reads that requests wait for: many keys in one query, few queries at once, whatever a flood of guesses asks for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from itertools import islice
+
+BATCH = 500
+MAX_READERS = 2
+"""Two, so that one query that hangs does not hold up the others."""
+MAX_WAITING = 5_000
+
+
+class LookupFailed(Exception):
+    """The database did not answer, or not in time."""
+
+
+class Lookups:
+    """`read` is given the prefixes of one query; whoever waits for one of them waits for that query only."""
+
+    def __init__(self, read: Callable[[Collection[str]], Awaitable[None]]) -> None:
+        self._read = read
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._asked: dict[str, asyncio.Future[None]] = {}
+        self._readers: set[asyncio.Task[None]] = set()
+
+    async def wait_for(self, prefix: str, *, patience_s: float) -> None:
+        """Until the prefix has been read. Raises LookupFailed; the reading goes on for who asks next."""
+        future = self._asked.get(prefix) or self._waiting.get(prefix) or self._enqueue(prefix)
+        await asyncio.wait([future], timeout=patience_s)
+        if not future.done() or future.cancelled():
+            raise LookupFailed(f"no answer within {patience_s:g} s")
+        future.result()
+
+    def forget(self) -> None:
+        """Who asks from now on waits for a query that begins from now on."""
+        self._asked.clear()
+
+    def _enqueue(self, prefix: str) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Who waited may have left.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._waiting[prefix] = future
+        if len(self._waiting) > MAX_WAITING:
+            # The oldest: its client has waited longest, and the newest may be a real one.
+            oldest = next(iter(self._waiting))
+            self._waiting.pop(oldest).set_exception(LookupFailed("too many unknown keys"))
+        if len(self._readers) < MAX_READERS:
+            # A task of its own, because the request that asks first may be cancelled while others wait with it. It ends
+            # when nobody waits; its failure is each waiter's.
+            reader = asyncio.create_task(self._read_waiting(), name="key-lookups")
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+        return future
+
+    async def _read_waiting(self) -> None:
+        while batch := dict(islice(self._waiting.items(), BATCH)):
+            for prefix in batch:
+                self._asked[prefix] = self._waiting.pop(prefix)
+            try:
+                await self._read(batch)
+            except Exception as error:
+                for future in batch.values():
+                    future.set_exception(error)
+            else:
+                for future in batch.values():
+                    future.set_result(None)
+            finally:
+                for prefix, future in batch.items():
+                    future.cancel()
+                    if self._asked.get(prefix) is future:
+                        del self._asked[prefix]
