@@ -51,7 +51,7 @@ from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
 from gateway.metrics import Metrics
 from gateway.redis_client import AWAY, connect_redis
-from gateway.services import Services
+from gateway.services import AddSiblings, Services, without_siblings
 from gateway.settings import ConfigError, GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
@@ -70,7 +70,12 @@ class Running:
 
 
 @asynccontextmanager
-async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], bool]) -> AsyncIterator[Running]:
+async def open_services(
+    settings: GatewaySettings,
+    *,
+    is_draining: Callable[[], bool],
+    add_siblings: AddSiblings = without_siblings,
+) -> AsyncIterator[Running]:
     """Open everything that `settings` names. Raises ConfigError naming the field."""
     incarnation = uuid4().hex
     async with AsyncExitStack() as stack:
@@ -108,6 +113,7 @@ async def open_services(settings: GatewaySettings, *, is_draining: Callable[[], 
             usage=usage,
             metrics=Metrics(),
             is_draining=is_draining,
+            add_siblings=add_siblings,
         )
         await fixed.check()
         await registry.refresh()

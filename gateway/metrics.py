@@ -1,11 +1,17 @@
 """What Prometheus scrapes at /metrics. One registry an application, so that two in a process do not collide."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gateway.metric_snapshots import Snapshot, merge, snapshot
 
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+
+_SEEN_BY_ALL = {"tiergate_limiter_is_local", "tiergate_replicas", "tiergate_event_loop_lag_seconds"}
+"""Gauges that each process sees for itself: the largest is the gateway's. All other gauges are added up."""
 
 
 class Metrics:
@@ -53,7 +59,8 @@ class Metrics:
             "tiergate_outbox_under_way", "Usage events that are not durable yet", registry=self._registry
         )
         self.replicas = Gauge("tiergate_replicas", "Healthy replicas", ["pool"], registry=self._registry)
-
+        self.processes = Gauge("tiergate_gateway_processes", "Processes that this gateway is", registry=self._registry)
+        self.processes.set(1)
         self._children: dict[tuple[object, ...], Any] = {}
 
     def count_request(self, status: int, pool: str, tier: str) -> None:
@@ -74,5 +81,10 @@ class Metrics:
             child = self._children[key] = metric.labels(*labels)
         return child
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def snapshot(self) -> Snapshot:
+        return snapshot(self._registry)
+
+
+def merge_processes(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """The metrics of a gateway of several processes, from those of each."""
+    return merge(snapshots, largest=_SEEN_BY_ALL)

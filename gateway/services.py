@@ -1,6 +1,6 @@
 """What a request may need, built once in `app.py` and passed on as one value; how routes ask FastAPI for it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
@@ -14,11 +14,19 @@ from gateway.domain.principal import Principal
 from gateway.limits.limiter import Limiter
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
+from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.registry import Registry
+
+AddSiblings = Callable[[Snapshot], Awaitable[Snapshot]]
+"""From what this process measured to what all processes of this gateway did. Raises Unavailable."""
+
+
+async def without_siblings(own: Snapshot) -> Snapshot:
+    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class Services:
     metrics: Metrics
     is_draining: Callable[[], bool]
     """The server has been told to stop: no new requests, please."""
+    add_siblings: AddSiblings
 
     async def reload(self) -> None:
         """Make a change through the admin plane count here at once; other gateways see it within seconds."""

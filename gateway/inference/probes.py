@@ -8,6 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
+from gateway.metric_snapshots import Snapshot, render
 from gateway.services import Services, ServicesDep
 from router.fleet import usable_members
 
@@ -32,13 +33,20 @@ async def ready(services: ServicesDep) -> JSONResponse:
 
 @router.get("/metrics")
 async def metrics(services: ServicesDep) -> Response:
+    """Of all processes of this gateway, whichever of them was asked."""
+    shown = await services.add_siblings(measured_here(services))
+    return Response(render(shown), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def measured_here(services: Services) -> Snapshot:
+    """This process's metrics now."""
     shown = services.metrics
     shown.is_limiter_local.set(services.limiter.is_local)
     shown.waiting_settlements.set(len(services.limiter.settlements))
     shown.under_way.set(services.outbox.num_under_way)
     for pool in services.registry.fleet.pools.values():
         shown.replicas.labels(pool.name).set(len(usable_members(pool)))
-    return Response(shown.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return shown.snapshot()
 
 
 async def _checks(services: Services) -> dict[str, bool]:

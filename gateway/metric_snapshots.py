@@ -1,0 +1,80 @@
+"""Metrics as values: what one process measured, sent to another process, added up and shown."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+
+Labels = tuple[tuple[str, str], ...]
+"""Names and values, by name."""
+
+_SUMMED_FOR_EVER = ("counter", "histogram", "summary")
+
+
+class Family(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    documentation: str
+    kind: str
+    samples: dict[tuple[str, Labels], float]
+    """By the sample's name and labels."""
+
+
+Snapshot = tuple[Family, ...]
+
+
+def snapshot(registry: CollectorRegistry) -> Snapshot:
+    return tuple(
+        Family(
+            name=metric.name,
+            documentation=metric.documentation,
+            kind=metric.type,
+            samples={(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in metric.samples},
+        )
+        for metric in registry.collect()
+    )
+
+
+def merge(snapshots: Iterable[Snapshot], *, largest: Collection[str] = ()) -> Snapshot:
+    """Add up sample by sample; of the families named in `largest` take the largest value instead."""
+    merged: dict[str, Family] = {}
+    for each in snapshots:
+        for family in each:
+            so_far = merged.get(family.name)
+            merged[family.name] = family if so_far is None else _add(so_far, family, largest=family.name in largest)
+    return tuple(merged.values())
+
+
+def only_totals(shown: Snapshot) -> Snapshot:
+    """What has to outlive the process that counted it: a total that falls looks like a restart to Prometheus."""
+    return tuple(family for family in shown if family.kind in _SUMMED_FOR_EVER)
+
+
+def render(shown: Snapshot) -> bytes:
+    """Prometheus's text format."""
+    return generate_latest(_Collected(shown))
+
+
+def _add(a: Family, b: Family, *, largest: bool) -> Family:
+    samples = dict(a.samples)
+    for key, value in b.samples.items():
+        if key not in samples:
+            samples[key] = value
+        elif key[0].endswith("_created"):
+            samples[key] = min(samples[key], value)
+        else:
+            samples[key] = max(samples[key], value) if largest else samples[key] + value
+    return msgspec.structs.replace(a, samples=samples)
+
+
+class _Collected(CollectorRegistry):
+    def __init__(self, shown: Snapshot) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._shown:
+            metric = Metric(family.name, family.documentation, family.kind)
+            for (name, labels), value in family.samples.items():
+                metric.add_sample(name, dict(labels), value)
+            yield metric
