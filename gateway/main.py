@@ -13,30 +13,40 @@ import uvicorn
 
 from gateway.app import create_asgi, open_services
 from gateway.http.connection import connections_through
+from gateway.http.draining import serve_last_requests
 from gateway.http.front_door import Bounds, FrontDoor
 from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, raise_open_files
-from gateway.services import Services
-from gateway.settings import ConfigError, GatewaySettings
+from gateway.inference.probes import measured_here
+from gateway.processes.inheritance import Inherited, die_with_parent
+from gateway.processes.listeners import BACKLOG, bind
+from gateway.processes.parent_link import ParentLink
+from gateway.services import Services, without_siblings
+from gateway.settings import CONFIG_EXIT_CODE, ConfigError, GatewaySettings
 
 _log = logging.getLogger(__name__)
 
-CONFIG_EXIT_CODE = 2
-BACKLOG = 2048
+LAST_REQUESTS_S = 1.0
+"""How long one of several processes that leaves still takes requests on the connections that it has."""
 
 
-def run(settings: GatewaySettings) -> int:
-    """Serve until SIGTERM or SIGINT. The process's exit code; bad configuration is one line on stderr and 2."""
+def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. The process's exit code; bad configuration is one line on stderr and 2.
+
+    inherited: this process is one of several.
+    """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    if inherited is not None:
+        die_with_parent(inherited.parent_pid)
     try:
         check_data_dir(settings)
-        listener = bind(settings)
+        listener = bind(settings) if inherited is None else inherited.listener(inherited.slot)
     except ConfigError as error:
         return _refuse_to_start(error)
     try:
         uvicorn_loop = uvicorn.Config("", loop="auto").get_loop_factory()
         with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
-            runner.run(serve(settings, listener))
+            runner.run(serve(settings, listener, inherited=inherited))
     except ConfigError as error:
         return _refuse_to_start(error)
     except ExceptionGroup as group:
@@ -51,20 +61,27 @@ async def serve(
     settings: GatewaySettings,
     listener: socket.socket,
     *,
+    inherited: Inherited | None = None,
     on_started: Callable[[uvicorn.Server, Services], None] | None = None,
 ) -> None:
     """Serve on `listener` until a signal; streams under way get `drain_s` to end. Raises ConfigError."""
-    server = _Server(settings)
-    async with open_services(settings, is_draining=lambda: server.should_exit) as running:
+    parent = await ParentLink.open(inherited) if inherited else None
+    server = _Server(settings, parent)
+    siblings = parent.add_siblings if parent else without_siblings
+    async with open_services(settings, is_draining=lambda: server.should_exit, add_siblings=siblings) as running:
         server.config.app = create_asgi(running.services)
         if on_started is not None:
             server.on_started = lambda: on_started(server, running.services)
-        with _stopping_on_signals(server):
+        with _stopping_on_signals(server, has_parent=parent is not None):
             async with asyncio.TaskGroup() as group:
                 sweep = server.door.sweep_forever(server.server_state.connections)  # type: ignore[arg-type]
                 loops = [group.create_task(loop) for loop in (*running.loops(), sweep)]
+                if parent is not None:
+                    loops.append(group.create_task(parent.follow(server, lambda: measured_here(running.services))))
                 await server.serve(sockets=[listener])
                 await end_tasks(loops)
+        if parent is not None:
+            await parent.close(measured_here(running.services))
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 0.5) -> None:
@@ -73,21 +90,6 @@ async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 
         for task in pending:
             task.cancel()
         await asyncio.wait(pending, timeout=patience_s)
-
-
-def bind(settings: GatewaySettings) -> socket.socket:
-    """A listening socket. Raises ConfigError."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        address = f"{settings.host}:{settings.port}"
-        raise ConfigError(f"TIERGATE_PORT: cannot listen on {address}: {error.strerror}") from error
-    listener.set_inheritable(True)
-    return listener
 
 
 def check_data_dir(settings: GatewaySettings) -> None:
@@ -105,8 +107,9 @@ class _Server(uvicorn.Server):
 
     on_started: Callable[[], None] | None = None
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, parent: ParentLink | None) -> None:
         self.door = FrontDoor(_bounds(settings))
+        self._parent = parent
         super().__init__(
             uvicorn.Config(
                 _not_ready,
@@ -127,6 +130,17 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.on_started is not None:
             self.on_started()
+        if self._parent is not None:
+            self._parent.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._parent is not None:
+            # Whoever was not accepted yet is served by another process: the parent's listeners stay open.
+            self._parent.leave()
+            for listening in self.servers:
+                listening.close()
+            await serve_last_requests(self.server_state, grace_s=LAST_REQUESTS_S, is_hurried=lambda: self.force_exit)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -155,22 +169,28 @@ async def _not_ready(*_: object) -> None:
 
 
 @contextmanager
-def _stopping_on_signals(server: uvicorn.Server) -> Iterator[None]:
+def _stopping_on_signals(server: uvicorn.Server, *, has_parent: bool) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    caught = (signal.SIGTERM, signal.SIGINT)
+    caught = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
     def stop() -> None:
-        # The second signal does not wait for streams.
-        server.force_exit = server.should_exit
+        # The second signal does not wait for streams. A child may get each signal twice, from its parent and from
+        # whoever signals the whole group: whether there is a hurry is for the parent to say.
+        server.force_exit = server.should_exit and not has_parent
         server.should_exit = True
 
-    for number in caught:
+    for number in caught - {signal.SIGHUP}:
         loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, _ignore_hangup)
     try:
         yield
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
+
+
+def _ignore_hangup() -> None:
+    _log.warning("SIGHUP is ignored: only a gateway of several processes can replace them without refusing connections")
 
 
 def _refuse_to_start(error: ConfigError) -> int:

@@ -17,11 +17,12 @@ from pydantic_settings import (
 )
 
 ENV_PREFIX = "TIERGATE_"
+CONFIG_EXIT_CODE = 2
 DEFAULT_CONFIG = Path("tiergate.toml")
 
 
 class ConfigError(Exception):
-    """Bad configuration; the message is one line that names the field. The process ends with code 2."""
+    """Bad configuration; the message is one line that names the field. The process ends with CONFIG_EXIT_CODE."""
 
 
 def _without_slash(url: Any) -> Any:
@@ -74,6 +75,8 @@ class GatewaySettings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
+    processes: int = Field(default=1, ge=1, le=256)
+    """That serve, each on a core of its own."""
     data_dir: Path = Path(".tiergate")
     database_url: str = Field(default="", pattern=r"^$|^(postgresql|sqlite)(\+\w+)?://")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")

@@ -15,9 +15,10 @@ from uuid import uuid4
 import httpx
 import uvicorn
 
-from gateway.main import bind, serve
+from gateway.main import serve
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
+from gateway.processes.listeners import bind
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from migrations.run import migrate

@@ -1,9 +1,15 @@
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiergate.commands.options import LogLevel, Port
+from tiergate.failure import Failure
+
+if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings
 
 
 def gateway(
@@ -12,16 +18,41 @@ def gateway(
         str | None, typer.Option(help="Address to listen on; default: TIERGATE_HOST, else 127.0.0.1.")
     ] = None,
     port: Port = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes that serve, each with a core; default: 1.")
+    ] = None,
     log_level: LogLevel = "info",
+    inherited: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Serve the OpenAI-compatible API, the admin API and the dashboard."""
+    """Serve the OpenAI-compatible API, the admin API and the dashboard.
+
+    With several processes SIGHUP replaces them one by one, and no connection is refused meanwhile.
+    """
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 
     start_logging(log_level)
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    options = {"host": host, "port": port, "processes": processes}
+    given = {name: value for name, value in options.items() if value is not None}
     settings = gateway_settings(config, **given)
+    if inherited is None and settings.processes > 1:
+        raise typer.Exit(
+            _run_parent(settings, given | {"log-level": log_level} | ({"config": config} if config else {}))
+        )
     # After the settings: a bad one is told before everything is loaded.
     from gateway.main import run
+    from gateway.processes.inheritance import Inherited
 
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(settings, inherited=Inherited.parse(inherited) if inherited is not None else None))
+
+
+def _run_parent(settings: "GatewaySettings", options: Mapping[str, object]) -> int:
+    """Its children are started with the options that it was."""
+    from gateway.processes.parent import run_parent
+    from gateway.settings import ConfigError
+
+    command = [sys.executable, "-m", "tiergate", "gateway", *(f"--{name}={value}" for name, value in options.items())]
+    try:
+        return run_parent(settings, command)
+    except ConfigError as error:
+        raise Failure(str(error)) from error

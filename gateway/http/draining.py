@@ -1,0 +1,30 @@
+"""An end that no client notices: whoever is about to send a request still gets an answer."""
+
+import asyncio
+from collections.abc import Callable
+
+from uvicorn.server import ServerState
+
+_CLOSE = (b"connection", b"close")
+_POLL_S = 0.02
+
+
+async def serve_last_requests(state: ServerState, *, grace_s: float, is_hurried: Callable[[], bool]) -> None:
+    """Keep idle connections for `grace_s`: a request may be on its way on them, above all on the newest.
+
+    Every answer from now on tells the client that the connection ends with it.
+    """
+    state.default_headers = [*state.default_headers, _CLOSE]
+    for connection in list(state.connections):
+        if not _is_idle(connection):
+            connection.shutdown()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace_s
+    # Polled: uvicorn tells nobody when a connection ends.
+    while loop.time() < deadline and not is_hurried() and any(map(_is_idle, state.connections)):  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_S)
+
+
+def _is_idle(connection: object) -> bool:
+    cycle = getattr(connection, "cycle", None)
+    return cycle is None or cycle.response_complete

@@ -1,0 +1,38 @@
+"""Where clients connect. The parent keeps the sockets open, so that no connection is lost when a process goes."""
+
+import socket
+from collections.abc import Sequence
+
+from gateway.settings import ConfigError, GatewaySettings
+
+BACKLOG = 2048
+
+
+def bind(settings: GatewaySettings) -> socket.socket:
+    """A socket for one process. Raises ConfigError when the address is taken."""
+    return _bind(settings.host, settings.port)
+
+
+def bind_for_each(settings: GatewaySettings) -> Sequence[socket.socket]:
+    """Sockets for `settings.processes`, at one address: the kernel spreads connections over those that listen.
+
+    Raises ConfigError when the address is taken. Sockets that share an address let strangers in too, those of a
+    second gateway started by mistake: one that does not share is bound first, as a test.
+    """
+    probe = bind(settings)
+    port = probe.getsockname()[1]
+    probe.close()
+    return [_bind(settings.host, port, is_shared=True) for _ in range(settings.processes)]
+
+
+def _bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"TIERGATE_PORT: cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
