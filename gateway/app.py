@@ -50,6 +50,7 @@ from gateway.limits.limiter import open_limiter
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
 from gateway.metrics import Metrics
+from gateway.overload import OverloadGuard
 from gateway.redis_client import AWAY, connect_redis
 from gateway.services import AddSiblings, Services, without_siblings
 from gateway.settings import ConfigError, GatewaySettings
@@ -100,6 +101,8 @@ async def open_services(
         registry = Registry(redis, catalog, fixed, settings)
         bundles = BundleStore(settings, registry, workers)
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
+        metrics = Metrics()
+        overload = OverloadGuard(metrics)
         services = Services(
             settings=settings,
             sessions=sessions,
@@ -111,7 +114,8 @@ async def open_services(
             workers=workers,
             outbox=outbox,
             usage=usage,
-            metrics=Metrics(),
+            metrics=metrics,
+            overload=overload,
             is_draining=is_draining,
             add_siblings=add_siblings,
         )
@@ -121,6 +125,7 @@ async def open_services(
         yield Running(
             services,
             lambda: [
+                overload.beat_forever(),
                 keyring.refresh_forever(),
                 catalog.refresh_forever(),
                 limiter.run_forever(),

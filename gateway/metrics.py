@@ -59,6 +59,17 @@ class Metrics:
             "tiergate_outbox_under_way", "Usage events that are not durable yet", registry=self._registry
         )
         self.replicas = Gauge("tiergate_replicas", "Healthy replicas", ["pool"], registry=self._registry)
+        self.overload_refusals = Counter(
+            "tiergate_overload_refusals_total",
+            "503 answers because this gateway is at its capacity, by priority class",
+            ["class"],
+            registry=self._registry,
+        )
+        self.loop_lag = Gauge(
+            "tiergate_event_loop_lag_seconds",
+            "How late events are handled, the smaller of two measurements",
+            registry=self._registry,
+        )
         self.processes = Gauge("tiergate_gateway_processes", "Processes that this gateway is", registry=self._registry)
         self.processes.set(1)
         self._children: dict[tuple[object, ...], Any] = {}

@@ -16,6 +16,7 @@ from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
+from gateway.overload import OverloadGuard
 from gateway.settings import GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
@@ -42,6 +43,7 @@ class Services:
     outbox: Outbox
     usage: UsageQueries
     metrics: Metrics
+    overload: OverloadGuard
     is_draining: Callable[[], bool]
     """The server has been told to stop: no new requests, please."""
     add_siblings: AddSiblings

@@ -1,0 +1,142 @@
+"""Beyond its capacity the gateway refuses, batch first and enterprise last, and nobody as soon as it can keep up."""
+
+import asyncio
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.http.errors import Saturated
+from gateway.metrics import Metrics
+from gateway.overload import BEAT_S, CLASSES, Bounds, LoopLag, OverloadGuard, Shedder
+
+PRIORITIES = range(4)
+LATENESS_S = st.floats(0, 5)
+DEADLINE_S = 30
+
+
+def refused_priorities(guard: OverloadGuard) -> list[int]:
+    return [priority for priority in PRIORITIES if is_refused(guard, priority)]
+
+
+def is_refused(guard: OverloadGuard, priority: int) -> bool:
+    try:
+        guard.check(priority)
+    except Saturated:
+        return True
+    return False
+
+
+def num_refusals(metrics: Metrics, name: str) -> float:
+    samples = {key: value for family in metrics.snapshot() for key, value in family.samples.items()}
+    return samples["tiergate_overload_refusals_total", (("class", name),)]
+
+
+@given(st.lists(LATENESS_S), st.integers(0, 2000))
+def test_a_class_is_never_refused_before_a_lower_one(beats: list[float], num_preparing: int) -> None:
+    lag, shedder = LoopLag(), Shedder(Bounds())
+    for lateness_s in beats:
+        lag.note(lateness_s)
+        shedder.note_lag(lag.lag_s)
+    refused = [shedder.refuses(priority, num_preparing=num_preparing) for priority in PRIORITIES]
+    assert refused == sorted(refused)
+    # Whoever has shown no key may be enterprise.
+    assert not shedder.refuses(len(CLASSES) - 1, num_preparing=num_preparing) or all(refused)
+
+
+@given(st.lists(LATENESS_S))
+def test_one_beat_in_time_ends_it(beats: list[float]) -> None:
+    guard = OverloadGuard(Metrics())
+    for lateness_s in beats:
+        guard.note_beat(lateness_s)
+    guard.note_beat(0.001)
+    assert refused_priorities(guard) == []
+
+
+@given(st.lists(st.floats(0, Bounds().lag_s[3] / 2, exclude_max=True), min_size=1), st.floats(0, 3600))
+def test_one_stall_is_no_overload(beats: list[float], stall_s: float) -> None:
+    guard = OverloadGuard(Metrics())
+    for lateness_s in (*beats, stall_s, *beats):
+        guard.note_beat(lateness_s)
+        assert refused_priorities(guard) == []
+
+
+@given(st.floats(Bounds().lag_s[0], 5), st.integers(2, 20))
+def test_lag_that_lasts_refuses_all(lateness_s: float, num_beats: int) -> None:
+    guard = OverloadGuard(Metrics())
+    for _ in range(num_beats):
+        guard.note_beat(lateness_s)
+    assert refused_priorities(guard) == list(PRIORITIES)
+
+
+@given(st.sampled_from(PRIORITIES), st.lists(st.floats(0.5, 0.99), min_size=2, max_size=20))
+def test_lag_about_a_bound_does_not_flicker(priority: int, factors: list[float]) -> None:
+    """Refused since the bound was reached, a class stays refused until the lag is half of it."""
+    bound_s = Bounds().lag_s[priority]
+    shedder = Shedder(Bounds())
+    shedder.note_lag(bound_s)
+    for factor in factors:
+        shedder.note_lag(bound_s * factor)
+        assert shedder.refuses(priority, num_preparing=0)
+    shedder.note_lag(bound_s * 0.49)
+    assert not shedder.refuses(priority, num_preparing=0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(PRIORITIES), st.booleans()), max_size=200))
+def test_work_in_preparation_stays_within_its_bounds(arrivals: list[tuple[int, bool]]) -> None:
+    bounds = Bounds(preparing=(12, 9, 6, 3, 48))
+    guard, under_way = OverloadGuard(Metrics(), bounds=bounds), []
+    for priority, does_one_end in arrivals:
+        if does_one_end and under_way:
+            under_way[-1].end()
+            # The second time changes nothing.
+            under_way.pop().end()
+        before = guard.num_preparing
+        try:
+            under_way.append(guard.begin(priority))
+        except Saturated:
+            assert before >= bounds.preparing[priority]
+        else:
+            assert before < bounds.preparing[priority]
+        assert guard.num_preparing == len(under_way) <= bounds.preparing[0]
+
+
+@given(st.integers(0, 2**32))
+def test_a_refusal_says_when_to_come_back_and_is_counted(seed: int) -> None:
+    metrics = Metrics()
+    guard = OverloadGuard(metrics, bounds=Bounds(preparing=(0, 0, 0, 0, 0)), jitter=random.Random(seed))
+    for priority, name in enumerate(CLASSES[:-1]):
+        with pytest.raises(Saturated) as refused:
+            guard.check(priority)
+        assert refused.value.status == 503 and refused.value.code == "gateway_overloaded"
+        assert refused.value.headers()["retry-after"] in ("1", "2", "3")
+        assert num_refusals(metrics, name) == 1
+    with pytest.raises(Saturated):
+        guard.check_unknown()
+    assert num_refusals(metrics, "unknown") == 1
+
+
+async def test_a_loop_that_is_too_busy_is_measured_and_recovers() -> None:
+    guard = OverloadGuard(Metrics())
+    is_busy = True
+
+    async def keep_busy() -> None:
+        """Each turn of the loop takes far longer than enterprise may wait."""
+        while is_busy:
+            until_s = time.monotonic() + 2 * Bounds().lag_s[0]
+            while time.monotonic() < until_s:
+                pass
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        beating = group.create_task(guard.beat_forever())
+        working = group.create_task(keep_busy())
+        while not is_refused(guard, 0):  # noqa: ASYNC110
+            await asyncio.sleep(BEAT_S)
+        is_busy = False
+        await working
+        while refused_priorities(guard):  # noqa: ASYNC110
+            await asyncio.sleep(BEAT_S)
+        beating.cancel()
