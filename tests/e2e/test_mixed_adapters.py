@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.platform import clean_environment, free_port, stop, wait_until
+from tests.support.platform import clean_environment, stop, wait_until
+from tests.support.ports import free_port
 
 DEMO = Path(__file__).parents[2] / "demo"
 NAMES = ("base", "pirate", "support", "json")

@@ -16,7 +16,8 @@ import pytest
 
 from gateway.main import end_tasks
 from tests.support.gateways import ADMIN_KEY, copy_database
-from tests.support.valkey import ValkeyProcess, free_port
+from tests.support.ports import free_port
+from tests.support.valkey import ValkeyProcess
 
 DEADLINE_S = 60
 

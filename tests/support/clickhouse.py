@@ -1,6 +1,5 @@
 """`tiergate clickhouse` in a process of its own, for tests."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -10,10 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.ports import free_port
+
 START_DEADLINE_S = 60
 _PROGRAM = """
 import sys
 from pathlib import Path
+
+from tests.support.ports import free_port
 from tiergate.embedded.clickhouse import run
 sys.exit(run(Path(sys.argv[1]), int(sys.argv[2])))
 """
@@ -65,12 +68,6 @@ def running_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess]:
         yield running
     finally:
         running.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(running: ClickHouseProcess) -> bool:

@@ -15,8 +15,8 @@ import httpx
 
 from tests.support.gateways import ADMIN_KEY, copy_database
 from tests.support.platform import clean_environment
+from tests.support.ports import free_port
 from tests.support.processes import is_alive
-from tests.support.valkey import free_port
 
 DEADLINE_S = 60.0
 CONFIG = """

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.support.ports import free_port
 
 START_DEADLINE_S = 120
 
@@ -100,12 +101,6 @@ def wait_until(condition: Callable[[], object], *, deadline_s: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {deadline_s} s")
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def clean_environment() -> dict[str, str]:

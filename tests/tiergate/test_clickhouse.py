@@ -11,7 +11,8 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from tests.support.clickhouse import ClickHouseProcess, free_port, running_clickhouse, spawn_clickhouse
+from tests.support.clickhouse import ClickHouseProcess, running_clickhouse, spawn_clickhouse
+from tests.support.ports import free_port
 
 TABLE = """
 CREATE TABLE rows (a UInt64, s String, at DateTime64(6, 'UTC'), n Nullable(Float64), l LowCardinality(String))

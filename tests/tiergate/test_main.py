@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import refusal, tiergate
+from tests.support.ports import free_port
 
 PEPPER = {"TIERGATE_KEY_PEPPER": "a-pepper-that-is-long-enough"}
 
@@ -77,7 +78,7 @@ def test_every_command_refuses_a_bad_variable(command: str) -> None:
 def test_up_refuses_a_bad_variable_before_it_starts_anything(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     checkpoints = ("--small", str(tmp_path), "--large", str(tmp_path))
-    data_dir = ("--data-dir", str(tmp_path / "data"), "--port", _free_port())
+    data_dir = ("--data-dir", str(tmp_path / "data"), "--port", str(free_port()))
     assert "TIERGATE_DRAIN_S" in refusal("up", *checkpoints, *data_dir, env={"TIERGATE_DRAIN_S": "soon"})
 
 
@@ -96,7 +97,7 @@ def test_an_unwritable_data_directory_is_one_line(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     path = str(in_the_way / "data")
-    assert path in refusal("up", "--data-dir", path, "--port", _free_port())
+    assert path in refusal("up", "--data-dir", path, "--port", str(free_port()))
     assert path in refusal("gateway", "--port", "0", env={**PEPPER, "TIERGATE_DATA_DIR": path})
     assert path in refusal("migrate", env={**PEPPER, "TIERGATE_DATA_DIR": path})
 
@@ -104,7 +105,7 @@ def test_an_unwritable_data_directory_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_data_directory_is_one_line(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert str(tmp_path) in refusal("up", "--data-dir", str(tmp_path), "--port", _free_port())
+    assert str(tmp_path) in refusal("up", "--data-dir", str(tmp_path), "--port", str(free_port()))
 
 
 def test_nobody_there_is_one_line_and_code_1() -> None:
@@ -120,9 +121,3 @@ def test_a_key_or_an_address_that_cannot_be_one_is_one_line() -> None:
 
 def test_the_version_is_shown() -> None:
     assert tiergate("--version").stdout.startswith("tiergate ")
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])

@@ -23,8 +23,9 @@ from gateway.metering.schema import apply_migrations, connect_migrated
 from gateway.metering.shipper import NothingTaken
 from gateway.metering.store import EVENT_FIELDS, UsageStore
 from protocol.usage import UsageEvent
-from tests.support.clickhouse import free_port, start_clickhouse
+from tests.support.clickhouse import start_clickhouse
 from tests.support.events import make_event
+from tests.support.ports import free_port
 
 DEADLINE_S = 30
 

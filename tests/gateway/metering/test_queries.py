@@ -9,8 +9,8 @@ from gateway.metering.queries import UsageQueries
 from gateway.metering.statements import GROUPINGS
 from gateway.metering.store import UsageStore
 from gateway.metering.windows import Window, parse_window
-from tests.support.clickhouse import free_port
 from tests.support.events import make_event
+from tests.support.ports import free_port
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 DAY = Window(NOON - timedelta(hours=12), NOON + timedelta(hours=12))

@@ -21,7 +21,8 @@ from tests.support.gateway_processes import (
     visited,
 )
 from tests.support.members import serving_member
-from tests.support.valkey import ValkeyProcess, free_port
+from tests.support.ports import free_port
+from tests.support.valkey import ValkeyProcess
 
 FIRST = b'data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Hello"}}]}'
 LAST = b"data: [DONE]"
