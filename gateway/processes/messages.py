@@ -1,12 +1,15 @@
 """What a parent and its children say to each other, over a socket pair."""
 
 import asyncio
+import logging
 import struct
 from typing import Any
 
 import msgspec
 
 from gateway.metric_snapshots import Snapshot
+
+_log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("!I")
 
@@ -71,12 +74,20 @@ class Link:
             self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def receive(self) -> Any:
-        """The next message, or None after the last."""
-        try:
-            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            return self._decoder.decode(await self._reader.readexactly(length))
-        except (asyncio.IncompleteReadError, OSError):
-            return None
+        """The next message, or None after the last.
+
+        What only another version says is skipped: a parent may have children that are newer than itself.
+        """
+        while True:
+            try:
+                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                body = await self._reader.readexactly(length)
+            except (asyncio.IncompleteReadError, OSError):
+                return None
+            try:
+                return self._decoder.decode(body)
+            except msgspec.DecodeError as error:
+                _log.warning("a message between the gateway's processes was skipped: %s", error)
 
     async def close(self) -> None:
         """What was sent is on its way before the end is closed."""
