@@ -9,6 +9,7 @@ from protocol.errors import ProtocolError
 from protocol.messages import Message, Tool
 from text.chat import ChatTemplate
 from text.folder import FolderError, read_chat_templates
+from text.seal import Sealed
 from text.tokenizer import Tokenizer
 
 _LONG_CHARS = 50_000
@@ -31,32 +32,58 @@ class BundleFile(msgspec.Struct, kw_only=True, frozen=True):
     special_tokens: dict[str, str]
     eos_token_ids: list[int]
     max_model_len: int | None = None
+    allow_special_tokens: bool = False
 
 
 class Bundle:
-    """template is None for a model that is not for chat; max_model_len is the window of the worker that serves it."""
+    """template is None for a model that is not for chat; max_model_len is the window of the worker that serves it.
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, *, max_model_len: int | None) -> None:
+    allow_special_tokens: control tokens that a prompt by text spells are such, as the operator wants it. Those in chats
+    never are.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        max_model_len: int | None,
+        allow_special_tokens: bool = False,
+    ) -> None:
         self.tokenizer = tokenizer
         self.template = template
         self.max_model_len = max_model_len
+        self.allow_special_tokens = allow_special_tokens
 
     @classmethod
-    def from_folder(cls, folder: Path, *, max_model_len: int | None = None) -> "Bundle":
+    def from_folder(
+        cls, folder: Path, *, max_model_len: int | None = None, allow_special_tokens: bool = False
+    ) -> "Bundle":
         """Raises FolderError, one line naming the file."""
-        tokenizer = Tokenizer.from_folder(folder)
         try:
-            template = _make_template(read_chat_templates(folder), tokenizer)
+            sources = read_chat_templates(folder)
+            tokenizer = Tokenizer.from_folder(folder, chat_templates=sources.values())
+            template = _make_template(sources, tokenizer)
         except (ValueError, KeyError, TypeError) as error:
             raise FolderError(f"{folder}: {error}") from error
-        return cls(tokenizer, template, max_model_len=max_model_len)
+        return cls(tokenizer, template, max_model_len=max_model_len, allow_special_tokens=allow_special_tokens)
 
     @classmethod
     def from_bytes(cls, encoded: bytes) -> "Bundle":
         """Raises ValueError for what `to_bytes` did not write."""
         file = msgspec.json.decode(encoded, type=BundleFile)
-        tokenizer = Tokenizer(file.tokenizer_json, special_tokens=file.special_tokens, eos_token_ids=file.eos_token_ids)
-        return cls(tokenizer, _make_template(file.chat_templates, tokenizer), max_model_len=file.max_model_len)
+        tokenizer = Tokenizer(
+            file.tokenizer_json,
+            special_tokens=file.special_tokens,
+            eos_token_ids=file.eos_token_ids,
+            chat_templates=file.chat_templates.values(),
+        )
+        return cls(
+            tokenizer,
+            _make_template(file.chat_templates, tokenizer),
+            max_model_len=file.max_model_len,
+            allow_special_tokens=file.allow_special_tokens,
+        )
 
     def to_bytes(self) -> bytes:
         file = BundleFile(
@@ -65,12 +92,13 @@ class Bundle:
             special_tokens=self.tokenizer.special_tokens,
             eos_token_ids=sorted(self.tokenizer.eos_token_ids),
             max_model_len=self.max_model_len,
+            allow_special_tokens=self.allow_special_tokens,
         )
         return msgspec.json.encode(file)
 
     def render_chat(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, add_generation_prompt: bool = True
-    ) -> str:
+    ) -> Sealed:
         """Raises ProtocolError when there is no template or it refuses the messages."""
         if self.template is None:
             raise ProtocolError("this model has no chat template; use /v1/completions", code="no_chat_template")
@@ -80,12 +108,17 @@ class Bundle:
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, limit: int | None = None
     ) -> list[int]:
         """Raises TextTooLong for a text that cannot fit into `limit` tokens, before encoding it."""
-        # The template wrote the special tokens, so the tokenizer must not add them again.
-        return self._encode(self.render_chat(messages, tools), limit, add_special_tokens=False)
+        return self.encode_rendered(self.render_chat(messages, tools), limit=limit)
 
-    def encode_text(self, text: str, *, limit: int | None = None) -> list[int]:
+    def encode_rendered(self, rendered: Sealed, *, limit: int | None = None) -> list[int]:
         """Raises TextTooLong as `encode_chat` does."""
-        return self._encode(text, limit, add_special_tokens=True)
+        # The template wrote the special tokens, so the tokenizer must not add them again.
+        return self._encode(rendered, limit, add_special_tokens=False)
+
+    def encode_text(self, text: str, *, limit: int | None = None, add_special_tokens: bool = True) -> list[int]:
+        """A prompt by text. Raises TextTooLong as `encode_chat` does."""
+        prompt = self.tokenizer.seal.close(text) if self.allow_special_tokens else text
+        return self._encode(prompt, limit, add_special_tokens=add_special_tokens)
 
     def count_chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
         """Exactly the prompt tokens that a worker will bill for these messages."""
@@ -104,4 +137,4 @@ class Bundle:
 
 
 def _make_template(sources: dict[str, str], tokenizer: Tokenizer) -> ChatTemplate | None:
-    return ChatTemplate(sources, tokenizer.special_tokens) if sources else None
+    return ChatTemplate(sources, tokenizer.special_tokens, tokenizer.seal) if sources else None

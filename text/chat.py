@@ -9,45 +9,91 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.nodes
 import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from protocol.errors import ProtocolError
-from protocol.messages import AssistantMessage, Message, Tool, ToolCall, ToolMessage, content_text
+from protocol.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    Tool,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    content_text,
+)
+from text.composed import Composition
+from text.seal import Seal, Sealed
 
 
 class ChatTemplate:
-    """A checkpoint's templates: `default`, and perhaps `tool_use`, which then renders requests with tools."""
+    """A checkpoint's templates: `default`, and perhaps `tool_use`, which then renders requests with tools.
 
-    def __init__(self, sources: dict[str, str], special_tokens: dict[str, str]) -> None:
+    The control tokens in a template's own strings are sealed when it is compiled. So only the template can write one,
+    and it finds none in a user's text.
+    """
+
+    def __init__(self, sources: dict[str, str], special_tokens: dict[str, str], seal: Seal | None = None) -> None:
         """Raises ValueError, naming the line, for a template that does not compile."""
         self.sources = sources
-        self._special_tokens = special_tokens
-        try:
-            self._templates = {name: _environment().from_string(source) for name, source in sources.items()}
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
+        self._seal = seal or Seal()
+        self._special_tokens = {name: self._seal.close(text) for name, text in special_tokens.items()}
         if "default" not in sources:
             raise ValueError(f"no default chat template among {sorted(sources)}")
+        try:
+            trees = {name: _environment().parse(source) for name, source in sources.items()}
+            self._composition = Composition(self._seal, {text for tree in trees.values() for text in _literals(tree)})
+            self._templates = {name: self._compile(tree) for name, tree in trees.items()}
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
         # Most templates know only `system` and would drop the newer role in silence.
         self._knows_developer = any("developer" in source for source in sources.values())
+        self._check_seal()
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, add_generation_prompt: bool = True
-    ) -> str:
-        """The prompt's text, special tokens included. Raises ProtocolError when the template refuses the messages."""
+    ) -> Sealed:
+        """The prompt, special tokens included. Raises ProtocolError when the template refuses the messages."""
         template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
         try:
-            return template.render(
+            rendered = template.render(
                 messages=self._plain_messages(messages),
-                tools=[_plain_tool(tool) for tool in tools] if tools else None,
+                tools=[self._plain_tool(tool) for tool in tools] if tools else None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, RecursionError) as error:
             # The source is the operator's and compiled: what fails here fails on these messages.
-            raise ProtocolError(f"the model's chat template refused the messages: {error}", param="messages") from error
+            message = self._seal.open(self._composition.close(str(error)))
+            raise ProtocolError(
+                f"the model's chat template refused the messages: {message}", param="messages"
+            ) from error
+        return self._composition.close(rendered)
+
+    def _compile(self, tree: jinja2.nodes.Template) -> jinja2.Template:
+        for data in tree.find_all(jinja2.nodes.TemplateData):
+            data.data = self._composition.mark(data.data)
+        for constant in tree.find_all(jinja2.nodes.Const):
+            if isinstance(constant.value, str):
+                constant.value = self._composition.mark(constant.value)
+        return _environment().from_string(tree)
+
+    def _check_seal(self) -> None:
+        """Raises ValueError for a template that makes a control token in a way that sealing cannot follow.
+
+        Its turns would silently be plain text.
+        """
+        talk: list[Message] = [UserMessage(content="1"), AssistantMessage(content="2"), UserMessage(content="3")]
+        # Some templates refuse a system message, some an answer.
+        for chat in ([SystemMessage(content="0"), *talk], talk, talk[:1]):
+            with contextlib.suppress(ProtocolError):
+                spelled = self._seal.find(self.render(chat))
+                if spelled is not None:
+                    raise ValueError(f"chat template: it puts {spelled} together from pieces; write it in one string")
+                return
 
     def _plain_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         plain = [self._plain_message(message) for message in messages]
@@ -62,31 +108,38 @@ class ChatTemplate:
         role = message.__struct_config__.tag
         if role == "developer" and not self._knows_developer:
             role = "system"
-        plain: dict[str, Any] = {"role": role, "content": content_text(message.content)}
+        spoil = self._composition.spoil
+        plain: dict[str, Any] = {"role": role, "content": spoil(content_text(message.content))}
         if isinstance(message, ToolMessage):
-            return plain | {"tool_call_id": message.tool_call_id}
+            return plain | {"tool_call_id": spoil(message.tool_call_id)}
         if message.name is not None:
-            plain["name"] = message.name
+            plain["name"] = spoil(message.name)
         if isinstance(message, AssistantMessage) and message.tool_calls:
-            plain["tool_calls"] = [_plain_call(call) for call in message.tool_calls]
+            plain["tool_calls"] = [self._plain_call(call) for call in message.tool_calls]
         return plain
 
+    def _plain_call(self, call: ToolCall) -> dict[str, Any]:
+        """Templates want the arguments as an object, where OpenAI's API has a string of JSON."""
+        arguments: Any = call.function.arguments
+        # A client may send anything here; the template then shows the text.
+        with contextlib.suppress(msgspec.DecodeError):
+            arguments = msgspec.json.decode(arguments) if arguments else {}
+        spoil = self._composition.spoil
+        function = {"name": spoil(call.function.name), "arguments": spoil(arguments)}
+        return {"id": spoil(call.id), "type": call.type, "function": function}
 
-def _plain_call(call: ToolCall) -> dict[str, Any]:
-    """Templates want the arguments as an object, where OpenAI's API has a string of JSON."""
-    arguments: Any = call.function.arguments
-    # A client may send anything here; the template then shows the text.
-    with contextlib.suppress(msgspec.DecodeError):
-        arguments = msgspec.json.decode(arguments) if arguments else {}
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+    def _plain_tool(self, tool: Tool) -> dict[str, Any]:
+        function: dict[str, Any] = {"name": tool.function.name}
+        for name in ("description", "parameters", "strict"):
+            if getattr(tool.function, name) is not None:
+                function[name] = getattr(tool.function, name)
+        return {"type": tool.type, "function": {name: self._composition.spoil(each) for name, each in function.items()}}
 
 
-def _plain_tool(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.function.name}
-    for name in ("description", "parameters", "strict"):
-        if getattr(tool.function, name) is not None:
-            function[name] = getattr(tool.function, name)
-    return {"type": tool.type, "function": function}
+def _literals(tree: jinja2.nodes.Template) -> list[str]:
+    constants = [constant.value for constant in tree.find_all(jinja2.nodes.Const)]
+    data = [data.data for data in tree.find_all(jinja2.nodes.TemplateData)]
+    return [text for text in constants if isinstance(text, str)] + data
 
 
 class _Generation(jinja2.ext.Extension):

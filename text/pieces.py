@@ -1,18 +1,20 @@
 """Token ids as bytes: what each id adds to the text, so that decoding is concatenation and costs O(1) a token."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import tokenizers
 
+TokenOf = Callable[[int], str | None]
 _SPACE_MARK = "▁"
 
 
 class PieceTable:
     """The bytes of every token of one tokenizer, looked up as needed."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, *, is_byte_level: bool, spaces: dict[str, str]) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, token_of: TokenOf, *, is_byte_level: bool, spaces: dict[str, str]) -> None:
+        self._token_of = token_of
         self.is_byte_level = is_byte_level
         self._spaces = spaces
         self._known: dict[int, bytes] = {}
@@ -25,7 +27,7 @@ class PieceTable:
 
     def _look_up(self, token_id: int) -> bytes:
         # A model's embedding may have more rows than the tokenizer has tokens; such ids have no text.
-        token = self._tokenizer.id_to_token(token_id) or ""
+        token = self._token_of(token_id) or ""
         if self.is_byte_level:
             values = [_BYTE_OF_CHAR.get(char) for char in token]
             return token.encode() if None in values else bytes(value for value in values if value is not None)
@@ -36,7 +38,7 @@ class PieceTable:
         return token.encode()
 
 
-def read_pieces(tokenizer: tokenizers.Tokenizer) -> tuple[PieceTable, int] | None:
+def read_pieces(tokenizer: tokenizers.Tokenizer, token_of: TokenOf) -> tuple[PieceTable, int] | None:
     """The table and how many spaces are cut from a text's start; None if the decoder does more than concatenate."""
     if tokenizer.decoder is None:
         return None
@@ -44,15 +46,15 @@ def read_pieces(tokenizer: tokenizers.Tokenizer) -> tuple[PieceTable, int] | Non
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
-        return PieceTable(tokenizer, is_byte_level=True, spaces={}), 0
+        return PieceTable(token_of, is_byte_level=True, spaces={}), 0
     if kinds == ["Metaspace"]:
         spaces = {steps[0].get("replacement", _SPACE_MARK): " "}
         num_cut = 0 if steps[0].get("prepend_scheme") == "never" else 1
-        return PieceTable(tokenizer, is_byte_level=False, spaces=spaces), num_cut
-    return _read_sentencepiece(tokenizer, steps)
+        return PieceTable(token_of, is_byte_level=False, spaces=spaces), num_cut
+    return _read_sentencepiece(token_of, steps)
 
 
-def _read_sentencepiece(tokenizer: tokenizers.Tokenizer, steps: list[dict[str, Any]]) -> tuple[PieceTable, int] | None:
+def _read_sentencepiece(token_of: TokenOf, steps: list[dict[str, Any]]) -> tuple[PieceTable, int] | None:
     """The chain of Llama 2, Mistral and Gemma: Replace, ByteFallback, Fuse and perhaps Strip."""
     kinds = [step["type"] for step in steps]
     if kinds[:3] != ["Replace", "ByteFallback", "Fuse"] or kinds[3:] not in ([], ["Strip"]):
@@ -61,7 +63,7 @@ def _read_sentencepiece(tokenizer: tokenizers.Tokenizer, steps: list[dict[str, A
     if pattern is None or (strip and (strip["content"] != " " or strip["stop"])):
         return None
     spaces = {pattern: steps[0]["content"]}
-    return PieceTable(tokenizer, is_byte_level=False, spaces=spaces), strip["start"] if strip else 0
+    return PieceTable(token_of, is_byte_level=False, spaces=spaces), strip["start"] if strip else 0
 
 
 def _byte_of_char() -> dict[str, int]:

@@ -10,23 +10,28 @@ import tokenizers
 
 from text.folder import FolderError, read_eos_token_ids, read_special_tokens, read_tokenizer_json
 from text.pieces import read_pieces
-
-_PART_OF_THE_TEXT = ("<tool_call>", "</tool_call>")
-"""Some tokenizers call these special, but whoever reads tool calls from an answer's text must see them."""
+from text.seal import ANSWER_MARKS, seal_tokenizer
 
 
 class Tokenizer:
     """eos_token_ids: the ids that end an answer; special_tokens: name (`bos_token`, ...) to text.
 
-    special_token_ids: those that have no text in an answer.
+    special_token_ids: those that have no text in an answer. chat_templates: their sources, which tell more control
+    tokens than the flags do.
     """
 
     def __init__(
-        self, tokenizer_json: str, *, special_tokens: dict[str, str], eos_token_ids: Iterable[int] = ()
+        self,
+        tokenizer_json: str,
+        *,
+        special_tokens: dict[str, str],
+        eos_token_ids: Iterable[int] = (),
+        chat_templates: Iterable[str] = (),
     ) -> None:
         """Raises ValueError for a text that is no tokenizer."""
+        sealed_json, self.seal = seal_tokenizer(tokenizer_json, chat_templates)
         try:
-            self._inner = tokenizers.Tokenizer.from_str(tokenizer_json)
+            self._inner = tokenizers.Tokenizer.from_str(sealed_json)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"not a tokenizer: {error}") from error
         # Some checkpoints carry the settings of their training; a prompt must never be cut or padded in silence.
@@ -35,32 +40,40 @@ class Tokenizer:
         self.tokenizer_json = tokenizer_json
         self.special_tokens = special_tokens
         self.vocab_size = self._inner.get_vocab_size(with_added_tokens=True)
-        own_eos = self._inner.token_to_id(special_tokens.get("eos_token", ""))
+        own_eos = self.token_id(special_tokens.get("eos_token", ""))
         self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if own_eos is None else {own_eos})
         added = self._inner.get_added_tokens_decoder()
         self.special_token_ids = frozenset(
-            token_id for token_id, token in added.items() if token.special and token.content not in _PART_OF_THE_TEXT
+            # Some tokenizers flag the marks of a tool call, but who reads calls from an answer's text must see them.
+            token_id
+            for token_id, token in added.items()
+            if token.special and self.seal.text_of(token.content) not in ANSWER_MARKS
         )
-        self.pieces = read_pieces(self._inner)
+        self.pieces = read_pieces(self._inner, self.token)
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "Tokenizer":
+    def from_folder(cls, folder: Path, *, chat_templates: Iterable[str] = ()) -> "Tokenizer":
         """Raises FolderError, one line naming the file."""
         text = read_tokenizer_json(folder)
+        special_tokens, eos_token_ids = read_special_tokens(folder), read_eos_token_ids(folder)
         try:
-            return cls(text, special_tokens=read_special_tokens(folder), eos_token_ids=read_eos_token_ids(folder))
+            return cls(text, special_tokens=special_tokens, eos_token_ids=eos_token_ids, chat_templates=chat_templates)
         except ValueError as error:
             raise FolderError(f"{folder / 'tokenizer.json'}: {error}") from error
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """add_special_tokens: True for plain text, False for a rendered chat, whose template wrote them already."""
+        """Only sealed control tokens count as such; those that `text` spells out are plain text.
+
+        add_special_tokens: add what the tokenizer puts around a text (`<s>`); False for a rendered chat, whose template
+        wrote that already.
+        """
         # Unlike `encode`, this lets other threads run meanwhile, and it computes no offsets.
         (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding.ids
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         (text,) = self._inner.decode_batch([ids], skip_special_tokens=skip_special_tokens)
-        return text
+        return self.seal.open(text)
 
     def piece(self, token_id: int) -> bytes:
         """What one token stands for, a special one its name; the bytes may be only a part of a character's."""
@@ -84,7 +97,11 @@ class Tokenizer:
         return max(map(len, self._inner.get_vocab())) * (4 if kinds else 1)
 
     def token_id(self, token: str) -> int | None:
-        return self._inner.token_to_id(token)
+        return self._inner.token_to_id(self.seal.name_of(token))
+
+    def token(self, token_id: int) -> str | None:
+        entry = self._inner.id_to_token(token_id)
+        return None if entry is None else self.seal.text_of(entry)
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -58,6 +58,23 @@ def make_word_pieces() -> text.tokenizer.Tokenizer:
     return wrap(inner)
 
 
+def make_unigram() -> text.tokenizer.Tokenizer:
+    """Like T5: the control tokens stand in the vocabulary, as any piece does."""
+    pieces = [(token, 0.0) for token in SPECIAL] + [(char, -9.0) for char in sorted(set("".join(CORPUS)))]
+    inner = Tokenizer(models.Unigram(pieces, unk_id=SPECIAL.index("<unk>")))
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens(SPECIAL)
+    return wrap(inner)
+
+
 def wrap(inner: Tokenizer) -> text.tokenizer.Tokenizer:
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     return text.tokenizer.Tokenizer(inner.to_str(), special_tokens=special)
+
+
+def add_tokens(tokenizer_json: str, tokens: list[AddedToken]) -> str:
+    """With more tokens, flagged as special or not as they say."""
+    inner = Tokenizer.from_str(tokenizer_json)
+    inner.add_special_tokens([token for token in tokens if token.special])
+    inner.add_tokens([token for token in tokens if not token.special])
+    return inner.to_str()

@@ -96,7 +96,8 @@ def test_a_continuation_keeps_its_leading_space() -> None:
 
 
 def test_special_tokens_have_no_text_but_the_marks_of_a_tool_call_have() -> None:
-    ids = BYTE_LEVEL.encode("<|im_start|>hi<|im_end|><tool_call>", add_special_tokens=True)
+    sealed = BYTE_LEVEL.seal.close("<|im_start|>hi<|im_end|><tool_call>")
+    ids = BYTE_LEVEL.encode(sealed, add_special_tokens=True)
     assert IncrementalDetokenizer(BYTE_LEVEL).add(ids) == "hi<tool_call>"
 
 
