@@ -77,6 +77,8 @@ class WorkerSettings(BaseSettings):
     kv_memory_mb: int = Field(default=1024, ge=1)
     public_prompts: Path | None = None
     """A folder of system prompts whose cached blocks all tenants share."""
+    allow_special_tokens: bool = False
+    """What spells a control token in a prompt by text becomes one."""
     max_body_bytes: int = Field(default=8 << 20, ge=1)
     drain_grace_s: float = Field(default=30.0, ge=0)
 

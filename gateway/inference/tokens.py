@@ -123,16 +123,16 @@ def _encode(bundle: Bundle, asked: TokenizeRequest) -> list[int]:
     if (asked.prompt is None) == (asked.messages is None):
         raise InvalidRequest("send either prompt or messages", param="prompt")
     if asked.prompt is not None:
-        text, param = asked.prompt, "prompt"
-    else:
-        text, param = _render(bundle, asked), "messages"
+        _check_length(asked.prompt, "prompt")
+        return bundle.encode_text(asked.prompt, add_special_tokens=asked.add_special_tokens)
+    rendered = bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
+    _check_length(rendered, "messages")
+    return bundle.encode_rendered(rendered)
+
+
+def _check_length(text: str, param: str) -> None:
     if len(text) > MAX_CHARS:
         raise InvalidRequest(f"{len(text)} characters; send at most {MAX_CHARS} at a time", param=param)
-    return bundle.tokenizer.encode(text, add_special_tokens=asked.add_special_tokens and param == "prompt")
-
-
-def _render(bundle: Bundle, asked: TokenizeRequest) -> str:
-    return bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
 
 
 def _json(value: object) -> Response:

@@ -37,6 +37,13 @@ def worker(
     public_prompts: Annotated[
         Path | None, typer.Option(help="Folder of system prompts (*.txt) whose cached blocks all tenants share.")
     ] = None,
+    allow_special_tokens: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-special-tokens/--no-allow-special-tokens",
+            help="Control tokens spelled in the text of /v1/completions count as such. Those in chats never do.",
+        ),
+    ] = None,
     register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
     url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
@@ -71,6 +78,7 @@ def worker(
             kv_memory_mb=kv_memory_mb,
             public_prompts=public_prompts,
             register_url=register,
+            allow_special_tokens=allow_special_tokens,
             url=url,
             api_key=api_key,
         )

@@ -24,7 +24,11 @@ def load_replica(settings: WorkerSettings) -> Replica:
     try:
         defaults = read_defaults(settings.model)
         engine = Engine.load(_engine_settings(settings))
-        bundle = Bundle.from_folder(settings.model, max_model_len=engine.max_model_len)
+        bundle = Bundle.from_folder(
+            settings.model,
+            max_model_len=engine.max_model_len,
+            allow_special_tokens=settings.allow_special_tokens,
+        )
         if settings.public_prompts is not None:
             engine.share_prompts(read_public_prompts(settings.public_prompts, bundle))
     except (CheckpointError, AdapterError, FolderError, ValueError) as error:

@@ -55,9 +55,9 @@ def _encode(replica: Replica, body: TokenizeRequest) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ProtocolError("send either prompt or messages", param="prompt")
     if body.prompt is not None:
-        return bundle.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
-    text = bundle.render_chat(body.messages or [], body.tools, add_generation_prompt=body.add_generation_prompt)
-    return bundle.tokenizer.encode(text, add_special_tokens=False)
+        return bundle.encode_text(body.prompt, add_special_tokens=body.add_special_tokens)
+    rendered = bundle.render_chat(body.messages or [], body.tools, add_generation_prompt=body.add_generation_prompt)
+    return bundle.encode_rendered(rendered)
 
 
 def _check_model(replica: Replica, model: str | None) -> None:
