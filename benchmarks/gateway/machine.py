@@ -82,26 +82,21 @@ def move(processes: Iterable[psutil.Process], cores: frozenset[int]) -> None:
 
 
 class Others:
-    """How much of the machine other processes took while this one and all that it started were at work."""
+    """How much of the machine other processes take while this one and all that it starts are at work."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._busy_s, self._ours_s = _busy_s(), _ours_s()
+        self._before_s = _others_s()
 
     def busy_cores(self) -> float:
-        """Right only when everything that was started has ended."""
-        others_s = _busy_s() - self._busy_s - (_ours_s() - self._ours_s)
-        return max(0.0, others_s / (time.monotonic() - self._started))
+        """Since the beginning."""
+        return max(0.0, (_others_s() - self._before_s) / (time.monotonic() - self._started))
 
 
-def _busy_s() -> float:
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system + getattr(times, "softirq", 0) + getattr(times, "irq", 0))
-
-
-def _ours_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+def _others_s() -> float:
+    times, ended = psutil.cpu_times(), os.times()
+    every_s = times.user + times.nice + times.system + getattr(times, "softirq", 0) + getattr(times, "irq", 0)
+    return float(every_s - cpu_s(family(os.getpid())) - ended.children_user - ended.children_system)
 
 
 def sync_ms(folder: Path) -> float:

@@ -68,6 +68,8 @@ def measure_requests(contest: Contest, report: Report) -> None:
     for dialect, target in contest.dialects.items():
         cost = round(statistics.median(costs[target.name]), 4)
         costs_ms: dict[str, object] = {"cpu_ms_a_request": cost, "relay_cpu_ms_a_request": relay_cost}
+        # Other work on the machine changes this ratio less than that of the rates.
+        costs_ms["ratio_by_cpu"] = round(relay_cost / cost, 4)
         gate, aim = (Gate(">=", 0.5, "ratio"), "0.7x") if dialect == "foreign" else (None, "0.4x")
         report.add(_compared(f"requests_per_s.{dialect}", "requests/s", figures, contest, target, gate, aim, costs_ms))
 
@@ -82,15 +84,24 @@ def measure_long_streams(contest: Contest, report: Report) -> None:
 
 
 def _measure_flood(contest: Contest, report: Report, name: str, *, chunks_each: int, gate: Gate | None) -> None:
+    costs: dict[str, list[float]] = {target.name: [] for target in [contest.direct, *contest.targets]}
+
     def measure(target: Target) -> float:
+        processes = contest.processes_of(target)
+        before_s = cpu_s(processes)
         seen = contest.load.flood(target, connections=CONCURRENCY, seconds=contest.seconds, chunks_each=chunks_each)
         check_right(target, seen)
+        costs[target.name].append((cpu_s(processes) - before_s) / seen.chunks * 1e6)
         return seen.chunks_per_s
 
     contest.warm_up()
     figures = contest.rounds(contest.targets, measure)
-    details: dict[str, object] = {"chunks_each": chunks_each, "direct": round(measure(contest.direct))}
+    direct, relay_cost = measure(contest.direct), statistics.median(costs[contest.relay.name])
     for dialect, target in contest.dialects.items():
+        details: dict[str, object] = {"chunks_each": chunks_each, "direct": round(direct)}
+        cost = statistics.median(costs[target.name])
+        details |= {"cpu_us_a_chunk": round(cost, 2), "relay_cpu_us_a_chunk": round(relay_cost, 2)}
+        details["ratio_by_cpu"] = round(relay_cost / cost, 4)
         own_gate = gate if dialect == "foreign" else None
         report.add(_compared(f"{name}.{dialect}", "chunks/s", figures, contest, target, own_gate, "0.9x", details))
 
