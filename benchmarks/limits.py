@@ -17,10 +17,11 @@ from multiprocessing import get_context
 
 import psutil
 
+from benchmarks.gateway.admin import Admin
 from benchmarks.gateway.load import Load, Seen, Target
 from benchmarks.gateway.machine import Cores, assign_cores, describe, move
 from benchmarks.gateway.report import Gate, Report, Row
-from benchmarks.gateway.servers import Admin, Dialect, Gateway, model_of, raise_file_limit, takes_processes
+from benchmarks.gateway.servers import Dialect, Gateway, model_of, raise_file_limit, takes_processes
 from benchmarks.gateway.stage import Stage, open_stage
 from benchmarks.platform import end_on_sigterm
 

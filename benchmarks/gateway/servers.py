@@ -25,15 +25,7 @@ ADMIN_KEY = "tg-benchkey-" + "b" * 40
 WORKER_KEY = "worker-key-of-the-benchmark"
 STARTED_WITHIN_S = 60.0
 _POLL_S = 0.05
-_POOLS: Mapping[Dialect, tuple[str, str]] = {"foreign": ("small", "openai"), "own": ("large", "tiergate")}
-_HIGH = {
-    "requests_per_minute": 100_000_000,
-    "tokens_per_minute": 10**12,
-    "concurrency": 1_000_000,
-    "tokens_per_day": 10**14,
-    "budget_nanousd_per_month": 10**15,
-}
-"""All five limits are on, and none is met."""
+POOLS: Mapping[Dialect, tuple[str, str]] = {"foreign": ("small", "openai"), "own": ("large", "tiergate")}
 
 
 @dataclass(frozen=True)
@@ -66,34 +58,6 @@ class Gateway:
             return None
         values = [line.split()[-1] for line in lines if line.split("{")[0].split(" ")[0] == name]
         return max(map(float, values)) if values else None
-
-
-@dataclass(frozen=True)
-class Admin:
-    """The admin API, with the bootstrap key."""
-
-    origin: str
-
-    def call(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
-        reply = httpx.request(method, f"{self.origin}/admin/v1{path}", json=body, headers=headers, timeout=30)
-        if reply.is_error:
-            raise SystemExit(f"{method} {path}: {reply.status_code} {reply.text}")
-        answer: dict[str, Any] = reply.json()
-        return answer
-
-    def set_limits(self, tier: str, limits: Mapping[str, int | None]) -> None:
-        self.call("PATCH", f"/tiers/{tier}", limits)
-
-    def set_price(self, model: str, *, prompt_nanousd: int, completion_nanousd: int) -> None:
-        price = {"prompt_nanousd": prompt_nanousd, "completion_nanousd": completion_nanousd}
-        self.call("POST", "/prices", {"model_id": model, **price})
-
-    def make_key(self, tenant: str, *, tier: str) -> str:
-        """The key of a new tenant."""
-        made = self.call("POST", "/tenants", {"name": tenant, "tier": tier})
-        key = self.call("POST", "/keys", {"tenant_id": made["id"], "name": "k", "scopes": ["inference"]})
-        return str(key["key"])
 
 
 def model_of(dialect: Dialect) -> str:
@@ -175,11 +139,11 @@ class Site:
     def _config(self) -> Path:
         path = self.folder / "tiergate.toml"
         if not path.exists():
-            path.write_text("".join(map(self._pool, _POOLS)))
+            path.write_text("".join(map(self._pool, POOLS)))
         return path
 
     def _pool(self, dialect: Dialect) -> str:
-        pool, engine = _POOLS[dialect]
+        pool, engine = POOLS[dialect]
         url = f"http://127.0.0.1:{self.upstreams.ports[dialect]}"
         member = f'{{ url = "{url}", engine = "{engine}", model = "bench" }}'
         return f'[pools.{pool}]\nmodel = "{model_of(dialect)}"\ncontext_window = 1000000\nmembers = [{member}]\n\n'
@@ -196,15 +160,6 @@ class Site:
             "TIERGATE_BOOTSTRAP_ADMIN_KEY": ADMIN_KEY,
             "TIERGATE_WORKER_KEY": WORKER_KEY,
         }
-
-
-def make_full_key(gateway: Gateway, tenant: str) -> str:
-    """A key with all limits on and high, and prices, so that every part of a request's way does its work."""
-    admin = Admin(gateway.origin)
-    admin.set_limits("enterprise", _HIGH)
-    for dialect in _POOLS:
-        admin.set_price(model_of(dialect), prompt_nanousd=100, completion_nanousd=400)
-    return admin.make_key(tenant, tier="enterprise")
 
 
 def takes_processes() -> bool:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.gateway.admin import make_full_key
 from benchmarks.gateway.load import Load, Target
 from benchmarks.gateway.machine import Cores
 from benchmarks.gateway.servers import (
     Dialect,
     Gateway,
     Site,
-    make_full_key,
     model_of,
     running_relay,
     running_upstreams,

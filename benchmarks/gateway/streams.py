@@ -138,7 +138,8 @@ def _added(seen: Seen, direct: Seen, figure: Callable[[Seen], float | None]) -> 
 
 
 def _transit(seen: Seen) -> float | None:
-    return seen.transit.after.p99_ms
+    """None where the last stream opened after the first had ended: there was no time with all of them."""
+    return seen.transit.after.p99_ms if seen.transit.steady.count else None
 
 
 def _ttft(seen: Seen) -> float | None:
