@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.http.answer import ON_LEAVE
 from gateway.http.errors import BodyTooLarge
 from gateway.http.headers import check_json, read_headers
+from gateway.overload import Preparation
 
 
 class ClientGone(Exception):
@@ -28,12 +29,18 @@ class Exchange:
         self.status = 0
         self.labels = ("", "")
         """Pool and tier, for metrics."""
+        self.preparation: Preparation | None = None
+        """Counts against this gateway's capacity until a member is called."""
         self.extra_headers: dict[str, str] = {}
         """Sent with whatever answer there will be."""
 
     def check_headers(self) -> None:
         """Raises InvalidRequest or UnsupportedMediaType."""
         check_json(read_headers(self._scope["headers"]))
+
+    def end_preparation(self) -> None:
+        if self.preparation is not None:
+            self.preparation.end()
 
     def cancel_on_leave(self) -> None:
         """From now on the running task is cancelled, once, when the client leaves."""

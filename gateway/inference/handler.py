@@ -60,23 +60,25 @@ async def respond(
     except Exception as error:
         await _tell(exchange, error)
     finally:
+        exchange.end_preparation()
         metrics.in_flight.dec()
         # 499, as nginx calls it: the client left before there was an answer.
         metrics.count_request(exchange.status or 499, *exchange.labels)
 
 
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
-    """Authenticate and validate."""
+    """Authenticate and validate; what this gateway cannot carry is refused before its body is read."""
     received_at, received_monotonic_s = utc_now(), time.monotonic()
     request_id = new_request_id(received_at)
     exchange.extra_headers["x-request-id"] = request_id
     exchange.check_headers()
-    principal = await _authenticate(services, exchange)
-    body = await exchange.read_body(services.settings.max_body_bytes)
+    principal = await _authenticate(services, exchange.headers.get(b"authorization"))
     catalog = services.catalog.current
     tier = catalog.tiers.get(principal.tier)
     if tier is None:
         raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    exchange.preparation = services.overload.begin(tier.priority)
+    body = await exchange.read_body(services.settings.max_body_bytes)
     return Accepted(
         request_id=request_id,
         client_request_id=client_request_id(exchange),
@@ -123,8 +125,11 @@ async def carry_out(
         exchange.labels = (record.pool, accepted.tier.name)
 
 
-async def _authenticate(services: Services, exchange: Exchange) -> Principal:
-    principal = await services.keyring.authenticate(exchange.headers.get(b"authorization"))
+async def _authenticate(services: Services, authorization: str | None) -> Principal:
+    principal = services.keyring.known(authorization or "")
+    if principal is None:
+        services.overload.check_unknown()
+        principal = await services.keyring.authenticate(authorization)
     principal.require("inference")
     return principal
 

@@ -34,6 +34,7 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
             if failure is not None:
                 services.metrics.retries.labels(decision.pool).inc()
             record.note_member(member)
+            exchange.end_preparation()
             try:
                 return await attempt.run(decision, member)
             except MemberRefused as error:

@@ -142,6 +142,9 @@ class Outbox:
         a request corrects the first.
         """
         encoded, request_id = encode_event(event), event.request_id
+        if request_id in self._under_way and self._under_way[request_id] is None:
+            # What was not written yet never will be; a copy on its way to the disk has the lower version.
+            self._batch.closed = [each for each in self._batch.closed if each[0] != request_id]
         self._fresh.pop(request_id, None)
         self._noted.pop(request_id, None)
         self._under_way[request_id] = None

@@ -81,6 +81,9 @@ class UsageStore:
 
 _UNWRITABLE = (ValueError, TypeError, OverflowError, struct.error)
 """What the driver raises for a value that it cannot put into its column."""
+# Of several rows for one request the highest counts. A gateway that died knows least; what the client was told had
+# failed is not billed, though an earlier verdict, which could not be made durable in time, may say that all was well.
+_VERSIONS = {"lost": 0, "error": 2}
 _INT_RANGES = {
     **dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "completion_tokens"), (0, 2**64 - 1)),
     "cost_nanousd": (-(2**63), 2**63 - 1),
@@ -97,7 +100,7 @@ def _row(event: UsageEvent) -> list[Any]:
         raise EventRejected("timestamp has no time zone")
     values = msgspec.structs.asdict(event)
     values["timestamp"] = event.timestamp.astimezone(UTC)
-    return [*(values[name] for name in EVENT_FIELDS), 0 if event.status == "lost" else 1]
+    return [*(values[name] for name in EVENT_FIELDS), _VERSIONS.get(event.status, 1)]
 
 
 def _first_line(error: Exception) -> str:

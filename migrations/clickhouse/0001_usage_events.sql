@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS usage_events
     cost_nanousd Int64 COMMENT '1e-9 dollars',
     timestamp DateTime64(6, 'UTC') COMMENT 'arrival of the request; never changes',
     schema_version UInt16,
-    version UInt8 COMMENT '0: lost, a gateway died while the request was open; 1: the gateway''s own final verdict'
+    version UInt8 COMMENT '0: lost, a gateway died while the request was open; 1: the gateway''s own verdict; 2: told to the client as failed'
 )
 ENGINE = ReplacingMergeTree(version)
 PARTITION BY toYYYYMM(timestamp)

@@ -1,9 +1,11 @@
 """How a request may end otherwise: the client leaves, the gateway drains."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+from gateway.metering.folders import list_folders
 from tests.support.gateways import Gateway, durable_events, eventually, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
 from tests.support.workers import WorkerProcess
@@ -53,6 +55,24 @@ async def test_leaving_a_whole_answer_pays_for_the_prompt_and_for_what_was_gener
     after = large.load()
     made, discarded = (after[name] - before[name] for name in ("completion_tokens_total", "discarded_tokens_total"))
     assert made == event.completion_tokens + discarded, "worker and gateway count the same tokens"
+
+
+async def test_an_answer_that_could_not_be_recorded_is_told_to_have_failed_and_is_not_billed(gateway: Gateway) -> None:
+    key = await gateway.make_key()
+    [folder] = list_folders(gateway.services.settings.data_dir)
+    async with gateway.client(key) as client:
+        with sqlite3.connect(folder / "events.sqlite") as other:
+            other.execute("ALTER TABLE closed RENAME TO away")
+        reply = await client.post("/chat/completions", json=LONG | {"stream": False, "max_tokens": 4})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (500, "usage_not_durable")
+        again = await client.post("/chat/completions", json=LONG)
+        assert again.status_code == 503, "a gateway that cannot record takes no requests"
+        with sqlite3.connect(folder / "events.sqlite") as other:
+            other.execute("ALTER TABLE away RENAME TO closed")
+        other.close()
+    await eventually(lambda: gateway.services.outbox.failure is None)
+    [event] = [event for event in durable_events(gateway) if event.completion_tokens]
+    assert (event.status, event.cost_nanousd) == ("error", 0)
 
 
 async def test_a_stream_under_way_ends_in_peace_while_the_gateway_drains(

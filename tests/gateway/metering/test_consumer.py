@@ -124,6 +124,16 @@ async def test_a_replayed_event_is_one_row(tmp_path: Path, store: UsageStore, cl
     assert [event.request_id for event in fetch_events(clickhouse_url)] == ["r1", "r2"]
 
 
+@pytest.mark.parametrize("order", [("ok", "error", "lost"), ("error", "ok"), ("lost", "error")])
+async def test_of_several_verdicts_the_one_counts_that_the_client_was_told(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str, order: tuple[str, ...]
+) -> None:
+    for status in order:
+        await close_events(tmp_path, make_event("r1", status=status), incarnation=status)
+        Consumer(tmp_path, store).ship()
+    assert [event.status for event in fetch_events(clickhouse_url)] == ["error"]
+
+
 class Crash(BaseException):
     """The end of the process at a chosen point."""
 
