@@ -39,7 +39,9 @@ class Metrics:
             buckets=_OVERHEAD_BUCKETS_S,
             registry=self._registry,
         )
-        self.in_flight = Gauge("tiergate_requests_in_flight", "Requests under way", registry=self._registry)
+        self.num_in_flight = 0
+        in_flight = Gauge("tiergate_requests_in_flight", "Requests under way", registry=self._registry)
+        in_flight.set_function(lambda: self.num_in_flight)
         self.refusals = Counter(
             "tiergate_limit_refusals_total",
             "429 answers by the limit that binds",

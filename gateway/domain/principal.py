@@ -1,6 +1,6 @@
 """Who asks: what a key stands for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
@@ -16,6 +16,13 @@ class Principal:
     key_id: UUID
     tier: str
     scopes: frozenset[str]
+    tenant_text: str = field(init=False, repr=False, compare=False)
+    """The ids as text, which every request needs several times."""
+    key_text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tenant_text", str(self.tenant_id))
+        object.__setattr__(self, "key_text", str(self.key_id))
 
     @property
     def is_platform_admin(self) -> bool:

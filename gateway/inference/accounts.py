@@ -9,8 +9,6 @@ from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull
 from gateway.metrics import Metrics
 from protocol.usage import UsageStatus
 
-CLOSE_DEADLINE_S = 10.0
-
 
 class NotDurable(GatewayError):
     """The answer is complete, but its usage is not on disk, so that the client may not be told that all is well."""
@@ -40,8 +38,8 @@ class Accounts:
         if self._is_closed:
             return
         try:
-            await self._until_durable(self._hand_over(status))
-        except (OutboxFailed, TimeoutError) as error:
+            await self._hand_over(status)
+        except OutboxFailed as error:
             self._correct()
             raise NotDurable("the usage of this request could not be recorded") from error
         except asyncio.CancelledError:
@@ -59,14 +57,6 @@ class Accounts:
         if not self._is_closed:
             self._hand_over(status)
             self._settle_soon(status)
-
-    async def _until_durable(self, written: asyncio.Future[None]) -> None:
-        # A timer alone, where `asyncio.timeout` and `shield` would cost a request more than the write itself.
-        timer = asyncio.get_running_loop().call_later(CLOSE_DEADLINE_S, _give_up, written)
-        try:
-            await written
-        finally:
-            timer.cancel()
 
     def _hand_over(self, status: UsageStatus) -> asyncio.Future[None]:
         self._is_closed = True
@@ -103,8 +93,3 @@ class Accounts:
 
     def _tokens(self) -> int:
         return self._record.prompt_tokens + self._record.completion_tokens
-
-
-def _give_up(written: asyncio.Future[None]) -> None:
-    if not written.done():
-        written.set_exception(TimeoutError())

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.answer import ON_LEAVE
 from gateway.http.errors import BodyTooLarge
-from gateway.http.headers import check_json, read_headers
+from gateway.http.headers import Headers, check_json, read_headers
 from gateway.overload import Preparation
 
 
@@ -21,7 +21,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.path: str = scope["path"]
-        self.headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.headers: Headers = dict(scope["headers"])
         self.is_started = False
         """Headers are sent: from here on errors go into the stream."""
         self.is_left = False
@@ -36,7 +36,8 @@ class Exchange:
 
     def check_headers(self) -> None:
         """Raises InvalidRequest or UnsupportedMediaType."""
-        check_json(read_headers(self._scope["headers"]))
+        self.headers = read_headers(self._scope["headers"])
+        check_json(self.headers)
 
     def end_preparation(self) -> None:
         if self.preparation is not None:
@@ -55,7 +56,7 @@ class Exchange:
 
     async def read_body(self, max_bytes: int) -> bytes:
         """Raises BodyTooLarge or ClientGone. How long it may take is our server's business."""
-        announced = self.headers.get(b"content-length", "")
+        announced = self.headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > max_bytes:
             raise BodyTooLarge(max_bytes)
         body, more = self._part(await self._receive())

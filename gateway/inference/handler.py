@@ -48,7 +48,7 @@ async def respond(
     """There is an answer in any case, unless nobody is left to read it, and it is counted."""
     metrics = services.metrics
     exchange.cancel_on_leave()
-    metrics.in_flight.inc()
+    metrics.num_in_flight += 1
     try:
         await complete(services, exchange, await accept(services, exchange, validate))
     except ClientGone:
@@ -61,7 +61,7 @@ async def respond(
         await _tell(exchange, error)
     finally:
         exchange.end_preparation()
-        metrics.in_flight.dec()
+        metrics.num_in_flight -= 1
         # 499, as nginx calls it: the client left before there was an answer.
         metrics.count_request(exchange.status or 499, *exchange.labels)
 
@@ -125,8 +125,8 @@ async def carry_out(
         exchange.labels = (record.pool, accepted.tier.name)
 
 
-async def _authenticate(services: Services, authorization: str | None) -> Principal:
-    principal = services.keyring.known(authorization or "")
+async def _authenticate(services: Services, authorization: bytes | None) -> Principal:
+    principal = services.keyring.known(authorization or b"")
     if principal is None:
         services.overload.check_unknown()
         principal = await services.keyring.authenticate(authorization)

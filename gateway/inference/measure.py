@@ -69,7 +69,7 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
     if pools[0].kind != "chat":
         raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")
     param = "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
-    window = max(pool.context_window for pool in pools)
+    window = max([pool.context_window for pool in pools])
     try:
         counted = await _count(request, pools, bundles, limit=window)
     except TextTooLong as error:
@@ -84,7 +84,7 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
         prompt_tokens=0 if counted.is_estimate else counted.longest,
         max_tokens=_default_max_tokens(tier, likely, pools) if limit is None else limit,
     )
-    if route.prompt_tokens + route.max_tokens > min(pool.context_window for pool in pools):
+    if route.prompt_tokens + route.max_tokens > min([pool.context_window for pool in pools]):
         pools = _pools(route, policy, fleet)
     num_choices = (request.n or 1) * counted.num_prompts
     return Measured(
@@ -96,12 +96,22 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
         adapter_name=adapter.name if adapter else None,
         adapter_id=str(adapter.id) if adapter else None,
         is_estimate=counted.is_estimate,
-        dearest_nanousd=max(
-            accepted.catalog.prices.price_of(pool.model_id, now=accepted.received_at).cost_nanousd(
-                prompt_tokens=counted.total, cached_prompt_tokens=0, completion_tokens=num_choices * route.max_tokens
+        dearest_nanousd=_dearest_nanousd(accepted, pools, counted.total, num_choices * route.max_tokens),
+    )
+
+
+def _dearest_nanousd(
+    accepted: AcceptedGeneration, pools: tuple[Pool, ...], prompt_tokens: int, completion_tokens: int
+) -> int:
+    """The most that the request may cost, wherever it ends."""
+    prices = accepted.catalog.prices
+    return max(
+        [
+            prices.price_of(pool.model_id, now=accepted.received_at).cost_nanousd(
+                prompt_tokens=prompt_tokens, cached_prompt_tokens=0, completion_tokens=completion_tokens
             )
             for pool in pools
-        ),
+        ]
     )
 
 

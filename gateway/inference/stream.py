@@ -1,7 +1,5 @@
 """One try at one replica: bytes through to the client, counted on their way; accounts closed before the last byte."""
 
-from contextlib import AbstractAsyncContextManager
-
 import msgspec
 
 from gateway.http.errors import UpstreamRefused
@@ -56,19 +54,21 @@ class Relay:
             model=decision.adapter or member.model_name,
             max_tokens=record.measured.route_request.max_tokens,
             priority=record.accepted.tier.priority,
-            cache_salt=str(record.accepted.principal.tenant_id),
+            cache_salt=record.accepted.principal.tenant_text,
         )
-        async with send_to(member, body, self._services, record) as answer:
+        answer = await send_to(member, body, self._services, record)
+        try:
             note_route(self._exchange, record, decision)
-            try:
-                if self._request.stream:
-                    await self._stream(answer, decision, member)
-                elif answer.is_event_stream:
-                    await self._collect(answer, member)
-                else:
-                    await pass_whole(answer, decision, member, self._exchange, record, self._accounts)
-            except BrokenStream as error:
-                raise MemberFailed(f"{member.worker_id}: {error}") from error
+            if self._request.stream:
+                await self._stream(answer, decision, member)
+            elif answer.is_event_stream:
+                await self._collect(answer, member)
+            else:
+                await pass_whole(answer, decision, member, self._exchange, record, self._accounts)
+        except BrokenStream as error:
+            raise MemberFailed(f"{member.worker_id}: {error}") from error
+        finally:
+            answer.close()
 
     async def _stream(self, answer: Answer, decision: Decision, member: Member) -> None:
         stream: MemberStream
@@ -167,20 +167,18 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
         headers["x-tiergate-adapter"] = record.measured.adapter_name
 
 
-def send_to(
-    member: Member, body: bytes, services: Services, record: UsageRecord
-) -> AbstractAsyncContextManager[Answer]:
+async def send_to(member: Member, body: bytes, services: Services, record: UsageRecord) -> Answer:
     """As `WorkerClient.post`: in whose name, with which weight, and how long it may still take."""
     accepted, elapsed_s = record.accepted, record.elapsed_ms() / 1000
     services.metrics.preparation.observe(elapsed_s)
     headers = member_headers(
         request_id=accepted.request_id,
-        tenant_id=str(accepted.principal.tenant_id),
+        tenant_id=accepted.principal.tenant_text,
         weight=accepted.tier.weight,
         deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
     )
     record.is_sent = True
-    return services.workers.post(member, accepted.path, body, headers)
+    return await services.workers.post(member, accepted.path, body, headers)
 
 
 def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:

@@ -39,10 +39,12 @@ class UsageRecord:
         self.finish_reason: str | None = None
         self.ttft_ms: float | None = None
         self._is_free = False
+        self._price = self._find_price()
 
     def note_decision(self, decision: Decision) -> None:
         self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
         self.model_version = decision.model_id
+        self._price = self._find_price()
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
 
     def note_member(self, member: Member) -> None:
@@ -79,7 +81,7 @@ class UsageRecord:
     def cost_nanousd(self) -> int:
         if self._is_free:
             return 0
-        return self._price().cost_nanousd(
+        return self._price.cost_nanousd(
             prompt_tokens=self.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
@@ -101,8 +103,8 @@ class UsageRecord:
             request_id=accepted.request_id,
             client_request_id=accepted.client_request_id,
             worker_id=self.worker_id,
-            tenant_id=str(accepted.principal.tenant_id),
-            key_id=str(accepted.principal.key_id),
+            tenant_id=accepted.principal.tenant_text,
+            key_id=accepted.principal.key_text,
             user_id=accepted.request.user,
             model_version=self.model_version,
             pool=self.pool,
@@ -120,7 +122,7 @@ class UsageRecord:
             finish_reason=self.finish_reason,
             status=status,
             tier=accepted.tier.name,
-            price_version=self._price().version,
+            price_version=self._price.version,
             cost_nanousd=self.cost_nanousd(),
             timestamp=accepted.received_at,
         )
@@ -128,6 +130,6 @@ class UsageRecord:
     def elapsed_ms(self) -> float:
         return (time.monotonic() - self.accepted.received_monotonic_s) * 1000
 
-    def _price(self) -> PriceTerms:
+    def _find_price(self) -> PriceTerms:
         # The price at arrival holds for the whole request.
         return self.accepted.catalog.prices.price_of(self.model_id, now=self.accepted.received_at)

@@ -52,4 +52,4 @@ def client_request_id(exchange: Exchange) -> str | None:
     value = exchange.headers.get(b"x-client-request-id")
     if value is not None and len(value) > MAX_CLIENT_ID_CHARS:
         raise InvalidRequest(f"at most {MAX_CLIENT_ID_CHARS} characters", param="X-Client-Request-Id")
-    return value
+    return None if value is None else value.decode("latin-1")

@@ -21,11 +21,12 @@ class Standing:
             ("requests", tier.requests_per_minute, self.num_requests),
             ("tokens", tier.tokens_per_minute, self.num_tokens),
         )
+        reset = format_reset(self.reset_s)
         for name, limit, used in counts:
             if limit is not None:
                 headers[f"x-ratelimit-limit-{name}"] = str(limit)
                 headers[f"x-ratelimit-remaining-{name}"] = str(max(0, limit - used))
-                headers[f"x-ratelimit-reset-{name}"] = format_reset(self.reset_s)
+                headers[f"x-ratelimit-reset-{name}"] = reset
         return headers
 
 

@@ -28,6 +28,8 @@ NOTE_WITHIN_S = 0.005
 PROGRESS_S = 0.25
 MAX_NOTES = 2000
 """Of progress, at a time."""
+WRITE_DEADLINE_S = 10.0
+"""A disk that takes longer than this has failed, as far as its waiters are concerned."""
 _RETRY_S = 0.5
 
 
@@ -36,7 +38,7 @@ class OutboxFull(Exception):
 
 
 class OutboxFailed(Exception):
-    """The disk refused the write. The event is kept in memory and tried again."""
+    """The disk refused the write, or took too long. The event is kept in memory and tried again."""
 
 
 class OpenRequest(Protocol):
@@ -75,8 +77,11 @@ class Outbox:
         self._noted: dict[str, int] = {}
         """Request id -> tokens, as last noted."""
         self._batch = _Batch()
-        self._is_writing = self._is_flush_due = False
+        self._is_flush_due = False
         self._written = asyncio.Event()
+        self._in_hand: _Batch | None = None
+        """What the thread is writing, since `_handed_over_at`."""
+        self._handed_over_at = 0.0
         self._handed_over: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._failure: str | None = None
         self.num_closed = 0
@@ -122,6 +127,8 @@ class Outbox:
                 self._died.result()
             self._note_progress()
             self._flush()
+            if self._in_hand is not None and self._loop.time() - self._handed_over_at > WRITE_DEADLINE_S:
+                _fail(self._in_hand.waiters + self._batch.waiters, "the disk does not answer")
 
     def open(self, request: OpenRequest) -> None:
         """The request is under way; what it comes to is billed, as `lost`, should this process die.
@@ -185,19 +192,19 @@ class Outbox:
 
     async def _until_written(self) -> None:
         """Until the thread has nothing in hand."""
-        while self._is_writing and not self._died.done():
+        while self._in_hand is not None and not self._died.done():
             self._written.clear()
             await self._written.wait()
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._batch and not self._is_writing and self._failure is None:
+        if self._batch and self._in_hand is None and self._failure is None:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        self._is_writing = True
-        batch, self._batch = self._batch, _Batch()
-        self._handed_over.put(batch)
+        self._in_hand, self._batch = self._batch, _Batch()
+        self._handed_over_at = self._loop.time()
+        self._handed_over.put(self._in_hand)
 
     def _write_forever(self) -> None:
         """The thread. Its only shared state is what is handed over and back."""
@@ -213,7 +220,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._die, error)
 
     def _settle(self, batch: _Batch) -> None:
-        self._is_writing, self._failure = False, None
+        self._in_hand = self._failure = None
         self._written.set()
         self.num_commits += 1
         self.num_closed += len(batch.closed)
@@ -231,17 +238,15 @@ class Outbox:
         """
         if self._failure is None:
             _log.error("the outbox cannot be written, its events are kept in memory: %s", reason)
-        self._is_writing, self._failure = False, reason
+        self._in_hand, self._failure = None, reason
         self._written.set()
         newer = self._batch
         self._batch = _Batch(batch.opened + newer.opened, newer.progress, batch.closed + newer.closed, newer.waiters)
-        for waiter in batch.waiters:
-            if not waiter.done():
-                waiter.set_exception(OutboxFailed(reason))
+        _fail(batch.waiters, reason)
         self._loop.call_later(_RETRY_S, self._retry)
 
     def _retry(self) -> None:
-        if self._batch and not self._is_writing:
+        if self._batch and self._in_hand is None:
             self._hand_over()
 
     def _die(self, error: BaseException) -> None:
@@ -285,6 +290,12 @@ def _close_lost(folder: OwnedFolder) -> int:
         return journal.close_lost()
     finally:
         journal.close()
+
+
+def _fail(waiters: "list[asyncio.Future[None]]", reason: str) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(OutboxFailed(reason))
 
 
 def _retrieve(done: "asyncio.Future[None]") -> None:

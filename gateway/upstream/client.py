@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 
 from gateway.settings import GatewaySettings
 from gateway.upstream.http.connection import Connection
@@ -37,13 +36,19 @@ class MemberRefused(Exception):
 
 
 class Answer:
-    """A member's answer with status 200. Everything raises MemberFailed."""
+    """A member's answer with status 200, to be closed. What reads raises MemberFailed."""
 
-    __slots__ = ("_connection", "_worker_id")
+    __slots__ = ("_connection", "_origin", "_pool", "_worker_id")
 
-    def __init__(self, connection: Connection, worker_id: str) -> None:
+    def __init__(self, pool: ConnectionPool, origin: Origin, connection: Connection, worker_id: str) -> None:
+        self._pool = pool
+        self._origin = origin
         self._connection = connection
         self._worker_id = worker_id
+
+    def close(self) -> None:
+        """Left before its end, the member stops computing it."""
+        self._pool.end(self._origin, self._connection)
 
     def end(self) -> None:
         """All that matters was read: the connection is kept, if what ends the answer's form comes by itself."""
@@ -95,8 +100,7 @@ class WorkerClient:
     async def sweep_forever(self) -> None:
         await self._pool.sweep_forever()
 
-    @asynccontextmanager
-    async def post(self, member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+    async def post(self, member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """An answer with status 200; `headers` go to members of ours only. Raises MemberFailed or MemberRefused."""
         origin = parse_origin(member.url)
         own = headers if member.engine == "tiergate" else {}
@@ -104,16 +108,12 @@ class WorkerClient:
         named = "".join([f"{name}: {value}\r\n" for name, value in own.items()])
         raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n".encode() + body
         try:
-            # Without a second context manager: this is the hot path.
             connection = await self._pool.begin(origin, raw)
-            try:
-                if connection.status != 200:
-                    await _raise_refusal(member, connection)
-                yield Answer(connection, member.worker_id)
-            finally:
-                self._pool.end(origin, connection)
+            if connection.status != 200:
+                await self._raise_refusal(member, origin, connection)
         except TransportFailed as failure:
             raise _as_member_failure(member.worker_id, failure) from failure
+        return Answer(self._pool, origin, connection, member.worker_id)
 
     async def get(self, url: str, path: str, *, engine: str, deadline_s: float) -> tuple[int, bytes]:
         """Status and body. Raises MemberFailed."""
@@ -126,6 +126,21 @@ class WorkerClient:
             raise _as_member_failure(url, failure) from failure
         except TimeoutError as error:
             raise MemberFailed(f"{url}: no answer within {deadline_s:g} s") from error
+
+    async def _raise_refusal(self, member: Member, origin: Origin, connection: Connection) -> None:
+        status = connection.status
+        try:
+            body = await _read_all(connection)
+        finally:
+            self._pool.end(origin, connection)
+        if status in _RETRYABLE:
+            retry_after = connection.headers.get(b"retry-after", b"")
+            retry_after_s = float(retry_after) if retry_after.isdigit() else None
+            message = f"{member.worker_id} answered {status}"
+            raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True)
+        if status in (401, 403) or status < 400:
+            raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
+        raise MemberRefused(status, body)
 
     def _head(self, method: str, origin: Origin, path: str, url: str, *, engine: str) -> str:
         key = self._api_keys.get(url) or (self._worker_key if engine == "tiergate" else None)
@@ -144,19 +159,6 @@ async def _read_all(connection: Connection) -> bytes:
         if size > MAX_ANSWER_BYTES:
             raise TransportFailed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-async def _raise_refusal(member: Member, connection: Connection) -> None:
-    status = connection.status
-    body = await _read_all(connection)
-    if status in _RETRYABLE:
-        retry_after = connection.headers.get(b"retry-after", b"")
-        retry_after_s = float(retry_after) if retry_after.isdigit() else None
-        message = f"{member.worker_id} answered {status}"
-        raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True)
-    if status in (401, 403) or status < 400:
-        raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
-    raise MemberRefused(status, body)
 
 
 def _as_member_failure(name: str, failure: TransportFailed) -> MemberFailed:

@@ -33,9 +33,12 @@ class EmbeddingsRelay:
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused."""
         body = _body(self._accepted, decision, member)
-        async with send_to(member, body, self._services, self._record) as answer:
+        answer = await send_to(member, body, self._services, self._record)
+        try:
             note_route(self._exchange, self._record, decision)
             await pass_whole(answer, decision, member, self._exchange, self._record, self._accounts)
+        finally:
+            answer.close()
 
 
 def _body(accepted: Accepted[EmbeddingsRequest], decision: Decision, member: Member) -> bytes:
@@ -49,5 +52,5 @@ def _body(accepted: Accepted[EmbeddingsRequest], decision: Decision, member: Mem
     if request.dimensions is not None:
         fields["dimensions"] = request.dimensions
     if member.engine == "tiergate":
-        fields |= {"priority": accepted.tier.priority, "cache_salt": str(accepted.principal.tenant_id)}
+        fields |= {"priority": accepted.tier.priority, "cache_salt": accepted.principal.tenant_text}
     return msgspec.json.encode(fields)
