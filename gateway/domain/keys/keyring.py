@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from gateway.database import Sessions
 from gateway.domain.keys.lookups import BATCH, LookupFailed, Lookups
 from gateway.domain.keys.queries import key_rows
@@ -155,8 +157,7 @@ class Keyring:
         try:
             async with asyncio.timeout(QUERY_DEADLINE_S), self._sessions() as session:
                 rows = (await session.execute(key_rows(prefixes))).all()
-        except Exception as error:
-            # Of any class: what asyncpg raises while it connects is no SQLAlchemyError.
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
             self._note_away(error)
             raise LookupFailed(str(error)) from error
         finally:
