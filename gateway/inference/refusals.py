@@ -35,18 +35,28 @@ def as_gateway_error(error: route_errors.RouteError, model: str) -> GatewayError
             return Unavailable(str(error), retry_after_s=2)
 
 
-def as_refusal(error: MemberRefused) -> UpstreamRefused:
-    """The member's own words, when they have OpenAI's shape."""
+def as_refusal(error: MemberRefused, *, sent_model: str, shown_model: str) -> UpstreamRefused:
+    """The member's own words, when they have OpenAI's shape, with the name that the client knows the model by."""
     try:
         _ERROR_BODY.decode(error.body)
     except msgspec.MsgspecError:
         message = f"the model's server refused the request with status {error.status}"
         return UpstreamRefused(error.status, encode_error(message, type="invalid_request_error"))
-    return UpstreamRefused(error.status, error.body)
+    body = error.body
+    if sent_model != shown_model:
+        body = body.replace(_escaped(sent_model), _escaped(shown_model))
+    return UpstreamRefused(error.status, body)
 
 
 def as_failure(error: MemberFailed) -> GatewayError:
     """After the last replica that could be tried."""
+    if error.is_missing:
+        return Unavailable("no replica serves this model right now", retry_after_s=2)
     if error.retry_after_s is not None:
         return Saturated("every replica that may serve this request is busy", retry_after_s=error.retry_after_s)
     return UpstreamFailed("the model's server failed; the request may be sent again")
+
+
+def _escaped(name: str) -> bytes:
+    """As it stands within a JSON string."""
+    return msgspec.json.encode(name)[1:-1]

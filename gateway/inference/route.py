@@ -38,7 +38,8 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
             try:
                 return await attempt.run(decision, member)
             except MemberRefused as error:
-                raise as_refusal(error) from error
+                sent_model = decision.adapter or member.model_name
+                raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
             except MemberFailed as error:
                 failure = error
                 if not error.is_reachable:

@@ -77,7 +77,8 @@ class Relay:
         else:
             options = self._request.stream_options
             wants_usage = options is not None and options.include_usage
-            stream = ForeignStream(wants_usage=wants_usage, model_at_member=member.model_name, model=decision.model_id)
+            sent_model = decision.adapter or member.model_name
+            stream = ForeignStream(wants_usage=wants_usage, model_at_member=sent_model, model=self._record.shown_model)
         exchange, record = self._exchange, self._record
         while not stream.is_done:
             passed_on = await self._next(answer, stream, member)
@@ -137,7 +138,7 @@ async def pass_whole(
     """An answer that is no stream: read whole, its figures noted, and only then passed on. Raises MemberFailed."""
     body = await answer.read()
     is_own = member.engine == "tiergate"
-    model = None if is_own or member.model_name == decision.model_id else decision.model_id
+    model = None if is_own or (decision.adapter or member.model_name) == record.shown_model else record.shown_model
     try:
         whole = read_whole(body, answer, is_own=is_own, model=model)
     except (msgspec.MsgspecError, TypeError) as error:
@@ -176,6 +177,7 @@ async def send_to(member: Member, body: bytes, services: Services, record: Usage
         tenant_id=accepted.principal.tenant_text,
         weight=accepted.tier.weight,
         deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
+        shown_model=record.shown_model,
     )
     record.is_sent = True
     return await services.workers.post(member, accepted.path, body, headers)

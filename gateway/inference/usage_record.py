@@ -41,6 +41,12 @@ class UsageRecord:
         self._is_free = False
         self._price = self._find_price()
 
+    @property
+    def shown_model(self) -> str:
+        """What the answer calls the model: the adapter's name as its tenant knows it, else the model's id."""
+        name = self.measured.adapter_name
+        return name if self.adapter_id is not None and name is not None else self.model_id
+
     def note_decision(self, decision: Decision) -> None:
         self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
         self.model_version = decision.model_id

@@ -18,10 +18,19 @@ class MemberFailed(Exception):
     """A member could not be reached, broke off or answered that it cannot now; another may.
 
     is_reachable: it answered, or the fault was ours, so that other requests need not avoid it.
+    is_missing: it does not have the model or adapter that we took it to have.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, is_reachable: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        is_reachable: bool = False,
+        is_missing: bool = False,
+    ) -> None:
         super().__init__(message)
+        self.is_missing = is_missing
         self.retry_after_s = retry_after_s
         self.is_reachable = is_reachable
 
@@ -138,6 +147,9 @@ class WorkerClient:
             retry_after_s = float(retry_after) if retry_after.isdigit() else None
             message = f"{member.worker_id} answered {status}"
             raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True)
+        if status == 404:
+            # The client's own names were checked before; this one is between us and the member.
+            raise MemberFailed(f"{member.worker_id} does not have what we ask for", is_reachable=True, is_missing=True)
         if status in (401, 403) or status < 400:
             raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
         raise MemberRefused(status, body)

@@ -1,6 +1,7 @@
 """What a member gets: the client's request with the gateway's decisions in it, and our workers' headers."""
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -55,13 +56,16 @@ def _for_openai(fields: dict[str, Any], request: GenerationRequest) -> dict[str,
     return known
 
 
-def member_headers(*, request_id: str, tenant_id: str, weight: float, deadline_s: float) -> dict[str, str]:
-    """What our workers honour together with the worker key."""
+def member_headers(
+    *, request_id: str, tenant_id: str, weight: float, deadline_s: float, shown_model: str
+) -> dict[str, str]:
+    """What our workers honour together with the worker key. `shown_model`: what answers call the model."""
     return {
         "X-Request-Id": request_id,
         "X-Tiergate-Tenant": tenant_id,
         "X-Tiergate-Weight": f"{weight:g}",
         "X-Tiergate-Deadline-Ms": str(int(deadline_s * 1000)),
+        "X-Tiergate-Model": quote(shown_model),
         # Whole answers, too, are told while they are made: a client that drops one pays for what it cost until then.
         ACCOUNTING_HEADER: "events",
     }

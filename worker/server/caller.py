@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
@@ -17,6 +18,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class Caller:
     """is_trusted: presented the worker key. deadline_at: `time.monotonic()`.
 
+    shown_model: the name that answers give to the model, where clients know it by another than the body's.
     wants_events: a whole answer, too, is to be accounted for while it is made; see `protocol.accounting`.
     """
 
@@ -24,6 +26,7 @@ class Caller:
     is_trusted: bool
     wants_accounting: bool
     wants_events: bool
+    shown_model: str | None = None
     tenant: str = ""
     weight: float = 1.0
     deadline_at: float | None = None
@@ -52,8 +55,10 @@ def read_caller(headers: Mapping[str, str], *, has_key: bool) -> Caller:
     if not has_key:
         return caller
     deadline_ms = _number(headers, "x-tiergate-deadline-ms")
+    shown_model = headers.get("x-tiergate-model")
     return replace(
         caller,
+        shown_model=None if shown_model is None else unquote(shown_model),
         tenant=headers.get("x-tiergate-tenant", ""),
         weight=_number(headers, "x-tiergate-weight") or 1.0,
         deadline_at=None if deadline_ms is None else time.monotonic() + deadline_ms / 1e3,

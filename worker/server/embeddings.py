@@ -54,6 +54,7 @@ async def embeddings(request: Request) -> Response:
 @dataclass(frozen=True)
 class _Job:
     request: EmbeddingsRequest
+    model: str
     engine_requests: list[EngineRequest]
 
     @property
@@ -99,7 +100,7 @@ def _make_job(replica: Replica, body: bytes, caller: Caller) -> _Job:
             pooling=replica.pooling,
         )
         requests.append(engine_request)
-    return _Job(request, requests)
+    return _Job(request, caller.shown_model or request.model, requests)
 
 
 def _prompt_ids(replica: Replica, text: str | list[int]) -> list[int]:
@@ -147,7 +148,7 @@ def _encode(job: _Job, parts: list[list[TokenOutput]]) -> bytes:
             )
             for i, vector in enumerate(vectors)
         ],
-        model=job.request.model,
+        model=job.model,
         usage=EmbeddingsUsage(prompt_tokens=job.num_prompt, total_tokens=job.num_prompt),
     )
     return msgspec.json.encode(answer)

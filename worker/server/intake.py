@@ -80,7 +80,7 @@ def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) ->
         prompts=_make_prompts(replica, request, caller),
         n=request.n or 1,
         answer_id=("chatcmpl-" if is_chat else "cmpl-") + caller.request_id,
-        model=request.model,
+        model=caller.shown_model or request.model,
         created_at_s=int(time.time()),
         arrived_at=arrived_at,
         is_chat=is_chat,

@@ -125,3 +125,15 @@ async def test_a_client_cannot_set_its_own_priority_or_salt(gateway: Gateway, ke
     async with gateway.client(key) as client:
         reply = await client.post("/chat/completions", json=body(priority=0, cache_salt="another tenant's"))
     assert reply.status_code == 200
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_adapters_name_at_the_workers_is_in_no_answer(gateway: Gateway, key: str, is_stream: bool) -> None:
+    await gateway.post("/adapters", {"name": "voice", "variants": {"tiny-small": "pirate"}})
+    async with gateway.client(key) as client:
+        reply = await client.post("/chat/completions", json=body(model="voice", stream=is_stream))
+        assert reply.status_code == 200
+        assert "pirate" not in reply.text
+        assert '"model":"voice"' in reply.text
+        embedded = await client.post("/embeddings", json={"model": "voice", "input": "x"})
+        assert (embedded.status_code, embedded.json()["model"]) == (200, "voice")

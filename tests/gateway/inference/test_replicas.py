@@ -106,16 +106,32 @@ async def test_comments_before_the_first_token_do_not_bind_the_request_to_a_repl
 
 
 async def test_a_workers_refusal_is_the_answer_and_is_not_billed(tmp_path: Path, valkey: ValkeyProcess) -> None:
-    refusal = {"error": {"message": "no such adapter", "type": "not_found_error", "param": "model", "code": "x"}}
+    refusal = {"error": {"message": "no such shape", "type": "invalid_request_error", "param": "n", "code": "x"}}
 
     async def refuse(_request: web.Request) -> web.StreamResponse:
-        return web.json_response(refusal, status=404)
+        return web.json_response(refusal, status=400)
 
     async with gateway_before(tmp_path, valkey, refuse, GOOD) as gateway:
         reply = await send(gateway)
-        assert (reply.status_code, reply.json()) == (404, refusal)
+        assert (reply.status_code, reply.json()) == (400, refusal)
         [event] = durable_events(gateway)
         assert (event.status, event.cost_nanousd) == ("error", 0)
+
+
+async def test_what_a_member_lacks_is_looked_for_elsewhere_and_its_name_there_stays_private(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    async def lack(_request: web.Request) -> web.StreamResponse:
+        error = {"message": "the model 'm' is not here", "type": "not_found_error", "code": "model_not_found"}
+        return web.json_response({"error": error}, status=404)
+
+    async with gateway_before(tmp_path, valkey, lack, GOOD) as gateway:
+        assert (await send(gateway, stream=True)).status_code == 200
+    async with gateway_before(tmp_path / "alone", valkey, lack) as gateway:
+        reply = await send(gateway)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+        assert "'m'" not in reply.text
+        assert all(member.is_healthy for member in gateway.services.registry.fleet.pools["small"].members)
 
 
 async def test_no_replica_at_all_is_503(tmp_path: Path, valkey: ValkeyProcess) -> None:
