@@ -22,12 +22,12 @@ log = logging.getLogger("tiergate.worker")
 
 
 def run(settings: WorkerSettings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What stops the start is one line on stderr and code 2."""
+    """Serve until SIGTERM or SIGINT; returns the exit code. A failed start is one line on stderr and code 2."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         if not settings.model.is_dir():
             raise SettingsError(f"--model: {settings.model} is not a folder")
-        # Before the checkpoint is read: a port in use should be told in a moment, not after loading.
+        # Before the checkpoint is read, so that a port in use is reported at once and not after loading.
         with bind(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             loop.run(_serve(settings, listener))
     except SettingsError as error:
@@ -64,7 +64,7 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
     # What is imported and loaded stays, and searching it for garbage again and again took half a second and more.
     gc.disable()
     try:
-        # Here and not above: importing torch takes seconds, and a bad option or a port in use should be told at once.
+        # Imported here since torch takes seconds, and a bad option or a port in use should be reported at once.
         from worker.server.replica_loading import load_replica
         from worker.server.serving import serve
 
@@ -72,7 +72,7 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
         gc.freeze()
     finally:
         gc.enable()
-    # From here on there is something to finish; while loading, a signal ends the process at once.
+    # While loading, a signal ends the process at once; from here on there are requests to finish.
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -83,7 +83,7 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
     try:
         await serve(replica, listener, heartbeat=heartbeat, stop=stop, drain_grace_s=settings.drain_grace_s)
     except* OSError as errors:
-        # Two processes may bind one port as long as none listens; the second learns it only now.
+        # Two processes may bind one port as long as none listens, so that the second one learns it only now.
         first = errors.exceptions[0]
         assert isinstance(first, OSError)
         raise _port_error(host, port, first) from first

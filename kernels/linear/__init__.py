@@ -21,7 +21,7 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     if native.can_pack(parts[0]):
         return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native")
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-    # Which of its bfloat16 products oneDNN takes, on processors with AMX at least, may depend on the number of rows.
+    # In bfloat16, oneDNN may choose another product by the number of rows, on processors with AMX at least.
     if onednn.can_pack(weight) and not (is_deterministic and dtype != torch.float32):
         return PackedWeight(onednn.pack(weight), out_size, in_size, dtype, "onednn")
     return PackedWeight(weight, out_size, in_size, dtype, "tiles" if is_deterministic else "plain")

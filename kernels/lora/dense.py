@@ -1,4 +1,4 @@
-"""The CPU path for few adapters: every resident one for every token, others masked, in two packed matrix products.
+"""The CPU path for few adapters: two packed matrix products for all adapters and tokens, with a mask between them.
 
 A small model's step costs calls, not arithmetic, and products of a fixed shape give a token the same bits in any batch.
 """
@@ -14,6 +14,6 @@ def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> 
     assert stack.packed is not None
     shrink, expand = stack.packed
     shrunk = linear(x, shrink)
-    # Silences the adapters that are not the token's, infinite products included, which no multiplication with 0 would.
+    # A mask and no multiplication with 0, which would turn another adapter's infinities into NaN.
     shrunk.view(len(x), segments.others.shape[1], -1).masked_fill_(segments.others, 0)
     y.add_(linear(shrunk, expand))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class LoraSegments:
-    """rows: (slot, its tokens' row indices) for each slot in use; others [tokens, slots, 1]: whether the slot is not
-    the token's."""
+    """rows: (slot, its tokens' row indices) for each slot in use; others [tokens, slots, 1]: True where the slot is
+    not the token's."""
 
     rows: tuple[tuple[int, Tensor], ...]
     others: Tensor

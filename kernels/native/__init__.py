@@ -39,7 +39,7 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """None where this machine cannot have it; why is logged once."""
+    """None where this machine cannot have it; the reason is logged once."""
     try:
         loaded = ctypes.CDLL(str(build()))
     except (BuildError, OSError) as error:
@@ -75,9 +75,9 @@ def address(tensor: Tensor | None) -> int | None:
 def set_num_threads(count: int, dtype: torch.dtype, *, most: int | None = None, is_deterministic: bool = False) -> None:
     """How many threads operations on that dtype share; `most` where one takes milliseconds, if that is more.
 
-    Where the library runs, torch keeps to one: what is left to it are small operations, and between them OpenMP's idle
-    threads would spin on the cores that the library's own need. So it does where its results must not depend on how it
-    shares work, which it does by the size of a batch.
+    Where the library runs, torch keeps to one thread: only small operations are left to it, and between them OpenMP's
+    idle threads would spin on the cores that the library's own threads need. Torch also keeps to one thread where
+    results must not depend on how it divides work, which it does by the size of a batch.
     """
     global _num_threads, _max_threads
     _num_threads, _max_threads = count, max(count, most or count)

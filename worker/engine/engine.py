@@ -52,7 +52,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._num_discarded = 0
         self._numbers = count()
-        # A loop that is gone takes its own with it.
+        # Weak keys, so that an event loop that is gone takes its deliveries with it.
         self._deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Deliveries] = WeakKeyDictionary()
         self.last_step_at = time.monotonic()
         self.max_model_len = parts.max_model_len
@@ -73,7 +73,7 @@ class Engine:
         self._thread.start()
 
     async def take_memory(self) -> None:
-        """All that the KV cache may ever use: what is short is short now, and not in the hour of the greatest load."""
+        """Take all memory that the KV cache may ever use, so that a lack shows now and not under load."""
         await asyncio.to_thread(self._parts.runner.take_memory)
 
     async def stop(self) -> None:
@@ -86,7 +86,7 @@ class Engine:
             self._thread = None
 
     def generate(self, request: EngineRequest) -> TokenStream:
-        """Queue a request; its outputs are the stream's. Raises EngineStopped, InvalidRequest, PromptTooLong,
+        """Queue a request and return the stream of its outputs. Raises EngineStopped, InvalidRequest, PromptTooLong,
         UnknownAdapter or QueueFull at once, in that order."""
         (stream,) = self.generate_all([[request]])
         return stream
@@ -94,7 +94,7 @@ class Engine:
     def generate_all(self, groups: list[list[EngineRequest]]) -> list[TokenStream]:
         """Queue several requests, or, with the errors of `generate`, none of them; see `JointStream`.
 
-        Those of a group have the same prompt, adapter and salt, so that it is computed once.
+        The requests of a group have the same prompt, adapter and salt, so that the prompt is computed once.
         """
         requests = [request for group in groups for request in group]
         with self._wake:
@@ -114,14 +114,14 @@ class Engine:
         return streams
 
     def abort(self, stream_id: str) -> None:
-        """Drop a request by its stream's id; its blocks are free before the next step. Unknown ids are ignored: it may
-        just have ended."""
+        """Drop a request; its blocks are free before the next step. Unknown ids are ignored, since the request may just
+        have ended."""
         with self._wake:
             if self._streams.pop(stream_id, None) is not None:
                 self._post(partial(self._loop.abort, stream_id))
 
     def load_adapter(self, name: str, path: Path | str) -> None:
-        """Make an adapter resident; blocks until it is, up to a step. Raises AdapterError."""
+        """Make an adapter resident; returns when it is, after a step at most. Raises AdapterError."""
         folder = Path(path)
         adapter = read_adapter(folder, self._parts.config, self._parts.dtype)
 
@@ -133,7 +133,7 @@ class Engine:
         self._call(install)
 
     def unload_adapter(self, name: str) -> None:
-        """Take no new requests for it; running ones finish with it. Raises UnknownAdapter."""
+        """Take no new requests for the adapter; running ones finish with it. Raises UnknownAdapter."""
 
         def uninstall() -> None:
             if name not in self._parts.lora.names:
@@ -167,7 +167,7 @@ class Engine:
         )
 
     def adapters_in_use(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Those that running requests have, and those that waiting ones want."""
+        """The adapters of running requests, and those of waiting ones."""
         sequences = [each for each in self._parts.scheduler.snapshot() if each.request.adapter is not None]
         running = [each.request.adapter for each in sequences if each.block_ids]
         waiting = [each.request.adapter for each in sequences if not each.block_ids]
@@ -202,7 +202,7 @@ class Engine:
         self._wake.notify()
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Run between two steps, and pass on its exception. Raises EngineStopped when there are no more steps."""
+        """Run a function between two steps and raise what it raises; EngineStopped when there are no more steps."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -234,7 +234,7 @@ class Engine:
             while self._turn():
                 pass
         except Exception:
-            # A bug of ours outside a step's computation: answer everybody and take nothing more.
+            # A bug of ours outside a step's computation: fail all requests and take no more.
             log.critical("the engine's loop broke", exc_info=True)
             with self._wake:
                 self._is_stopping = self.is_broken = True
@@ -242,7 +242,7 @@ class Engine:
             self._flush()
 
     def _turn(self) -> bool:
-        """What was asked meanwhile, then one step; False when the engine is to stop."""
+        """Run the commands that came meanwhile, then one step; False when the engine is to stop."""
         with self._wake:
             while not (self._inbox or self._is_stopping or self._loop.has_work):
                 self.last_step_at = time.monotonic()
@@ -261,7 +261,7 @@ class Engine:
         return not is_stopping
 
     def _flush(self) -> None:
-        """Hand a step's outputs to the event loops that wait for them, in one call each."""
+        """Hand a step's outputs to the event loops that wait for them, in one call for each loop."""
         outputs, self._loop.outputs = self._loop.outputs, []
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[Delivery]] = defaultdict(list)
         with self._wake:
@@ -275,7 +275,7 @@ class Engine:
             self._deliver(loop, batch)
 
     def _stream_for(self, stream_id: str, output: TokenOutput | EngineError) -> TokenStream | None:
-        """Its stream, forgotten with its last output; None when it was closed meanwhile."""
+        """The output's stream, forgotten after the last output; None when it was closed meanwhile."""
         is_last = isinstance(output, EngineError) or output.finish_reason is not None
         return self._streams.pop(stream_id, None) if is_last else self._streams.get(stream_id)
 

@@ -1,4 +1,4 @@
-"""Who gives way: of the running sequences the worst, and when a waiting one may take from its own class. Pure."""
+"""Which running sequences give way, and when a waiting one may take from its own class. Pure."""
 
 from collections.abc import Iterable
 
@@ -7,25 +7,25 @@ from worker.engine.request import EngineRequest
 from worker.engine.sequence import Sequence
 
 MAX_PREEMPTED = 2
-"""After so many evictions a sequence gives way to its own class only as the youngest of those that suffered as much, so
-that it is finished some day."""
+"""After this many evictions a sequence gives way to its own class only as the youngest of those that suffered as much,
+so that it is finished in the end."""
 
 
 def rank(sequence: Sequence) -> int:
-    """Its class; what runs out of turn stands before all classes."""
+    """Its class; a sequence that runs out of turn stands before all classes."""
     return -1 if sequence.is_out_of_turn else sequence.request.priority
 
 
 def worst(sequences: Iterable[Sequence], pool: BlockPool) -> Sequence:
-    """The lowest class's, in it the one with the least work to lose, of equals the youngest."""
+    """In the lowest class the one with the least work to lose, among equals the youngest."""
     return max(sequences, key=lambda sequence: _badness(sequence, pool))
 
 
 def evictable_for(
     newcomer: Sequence, running: list[Sequence], num_blocks: int, *, max_num_seqs: int, pool: BlockPool
 ) -> list[Sequence]:
-    """Those that may be evicted to admit `newcomer`, which needs num_blocks more, in the order in which they go: all of
-    lower classes; then, of its own class, those of tenants that hold more than its tenant would.
+    """The sequences that may be evicted to admit `newcomer`, which needs num_blocks more, in the order in which they
+    go: all of lower classes, then those of tenants of its own class that hold more than its tenant would.
     """
     lower = [each for each in running if rank(each) > newcomer.request.priority]
     lower.sort(key=lambda sequence: _badness(sequence, pool), reverse=True)
@@ -34,7 +34,7 @@ def evictable_for(
 
 
 class _Holdings:
-    """What each tenant of a class holds of slots and blocks: the larger of the two parts, over its weight."""
+    """Each tenant's share of a class's slots and blocks: the larger of the two, over its weight."""
 
     def __init__(self, running: list[Sequence], priority: int, max_num_seqs: int, pool: BlockPool) -> None:
         self._max_num_seqs = max_num_seqs
@@ -45,8 +45,8 @@ class _Holdings:
                 self._held.setdefault(each.request.tenant, []).append(each)
 
     def over_share(self, request: EngineRequest, num_blocks: int) -> list[Sequence]:
-        """What others have to give up as long as they keep at least as much as the request's tenant would then hold: no
-        exchange calls for the opposite one."""
+        """What other tenants give up while they keep at least as much as the request's tenant would then hold, so that
+        no exchange calls for the opposite one."""
         own = self._held.pop(request.tenant, [])
         wanted = self._part(own, more_seqs=1, more_blocks=num_blocks) / request.weight
         found: list[Sequence] = []

@@ -1,19 +1,19 @@
-"""Fair turns: the virtual token counter of Sheng et al. (OSDI 2024), weighted, between tenants and in a tenant between
-its adapters; in a tenant's share for one adapter short prompts go first, with ageing.
+"""Fair turns: the virtual token counter of Sheng et al. (OSDI 2024), weighted, between tenants and, within a tenant,
+between its adapters; among one tenant's requests for one adapter short prompts go first, with ageing.
 
-**The bound.** Let tenants f and g of one class both have requests waiting all through some interval. What they are
-served in it, in tokens over their weights, differs by at most U(f) + U(g), where U(x) = S * C / w(x), S is the most
-sequences that run at once, C the highest cost of one request and w the weight.
+**The bound.** Let tenants f and g of one class both have requests waiting throughout an interval. The service that they
+get in it, in tokens over their weights, differs by at most U(f) + U(g), where U(x) = S * C / w(x), S is the largest
+number of sequences that run at once, C the highest cost of one request and w the weight.
 
-Why: a turn goes to the tenant with the smallest counter, and who starts to wait is lifted to the smallest counter of
-those who wait, or to the floor, which is the highest counter that ever won a turn. So no counter of a waiting tenant is
-below the floor. Nor is x's above floor + U(x): at its last turn it was at most the floor, and since then it was charged
-only for what it had running, at most S sequences of at most C each. So the counters of two who wait are never further
-apart than the larger U, and the gap f - g moves by at most U(f) + U(g).
+Why: a turn goes to the tenant with the smallest counter. A tenant that starts to wait is lifted to the smallest counter
+of the waiting ones, or to the floor, which is the highest counter that ever won a turn. So no waiting tenant's counter
+is below the floor. Nor is x's counter above floor + U(x): at its last turn the counter was at most the floor, and since
+then it was charged only for running sequences, at most S of them at a cost of at most C each. So the counters of two
+waiting tenants never differ by more than the larger U, and the gap f - g moves by at most U(f) + U(g).
 
-It follows that nobody waits for ever: while g waits, no other tenant is served more than that beyond g. Between a
-tenant's adapters the same holds, with weights of 1, while the tenant has requests waiting. A prompt of L tokens is
-passed by younger ones of the same tenant and adapter of fewer than 3 L tokens in all, see `_Line`.
+It follows that nobody waits for ever: while g waits, no other tenant is served more than that beyond g. The same holds
+between a tenant's adapters, with weights of 1, while the tenant has requests waiting. Younger prompts of the same
+tenant and adapter that pass a prompt of L tokens have fewer than 3 L tokens in all, see `_Line`.
 """
 
 from bisect import insort
@@ -28,7 +28,7 @@ _AGEING = 4
 
 
 def token_cost(sequence: Sequence, start: int, end: int) -> float:
-    """Of serving the tokens [start, end) of a sequence."""
+    """The cost of serving the tokens [start, end) of a sequence."""
     num_prompt = max(min(end, sequence.num_prompt) - start, 0)
     return num_prompt * PROMPT_TOKEN_COST + (end - start - num_prompt) * OUTPUT_TOKEN_COST
 
@@ -49,7 +49,7 @@ class FairQueue:
         self._line_of(sequence).join(sequence)
 
     def push_front(self, sequence: Sequence) -> None:
-        """For a preempted sequence: its service was already counted."""
+        """For a preempted sequence, whose service was already counted."""
         self._line_of(sequence).rejoin(sequence)
 
     def peek(self) -> Sequence:
@@ -76,7 +76,7 @@ class FairQueue:
                 self._tenants.leave(tenant)
 
     def charge(self, request: EngineRequest, cost: float) -> None:
-        """Add to what the request's tenant, and in it the adapter, was served."""
+        """Add to the service that the request's tenant got, and within the tenant its adapter."""
         tenant, adapter = _names(request)
         self._tenants.charge(tenant, cost / request.weight)
         if tenant in self._adapters:
@@ -86,7 +86,7 @@ class FairQueue:
         return self._tenants.served(tenant)
 
     def has(self, tenant: str) -> bool:
-        """Whether any of the tenant's wait."""
+        """Whether any request of the tenant waits."""
         return tenant in self._adapters
 
     def _line_of(self, sequence: Sequence) -> "_Line":
@@ -101,10 +101,10 @@ class FairQueue:
 
 
 class Turns:
-    """Whose turn it is: of the names that wait, the one that was served least.
+    """Whose turn it is: the waiting name that was served least.
 
-    Of equals the first that came, but before it one that was lifted to its counter: that one had nothing, while it was
-    served. None is passed so twice before its turn, or ever new names would keep it from one.
+    Among equals the oldest comes first, except that a name returning from idle, which was lifted to the same counter,
+    goes before it once. Not twice, or ever new names would keep the oldest from its turn.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Turns:
         return bool(self._waiting)
 
     def enter(self, name: str) -> None:
-        """It waits from now on; the time that it did not earned it no credit."""
+        """It waits from now on. The time before, in which it did not wait, earns no credit."""
         if name not in self._waiting:
             lift = min((self._served[other] for other in self._waiting), default=self._floor)
             own = self._served.get(name, 0.0)
@@ -156,18 +156,18 @@ class Turns:
         return self._served.get(name, self._floor)
 
     def _forget_the_least_served(self) -> None:
-        """Of those that do not wait, half: those that would gain least, if they came back, from a fresh start."""
+        """Half of the names that do not wait: those that would gain least from a fresh start if they came back."""
         idle = sorted(self._served.keys() - self._waiting.keys(), key=self._served.__getitem__)
         for name in idle[: len(idle) // 2]:
             del self._served[name]
 
 
 class _Line:
-    """One tenant's sequences for one adapter, by the place that each gets when it joins: the tokens that joined before
-    it plus _AGEING times its own.
+    """One tenant's sequences for one adapter, ordered by the place that each gets when it joins: the tokens that joined
+    before it plus _AGEING times its own.
 
-    Whoever passes a sequence of L tokens joined later, after J tokens of others, and is so short, l, that
-    L + J + 4 l < 4 L. So J + l, all that can have passed, is less than 3 L.
+    A sequence of l tokens that passes one of L tokens joined later, after J tokens of others, and
+    L + J + 4 l < 4 L. So J + l, all the tokens that can have passed, is less than 3 L.
     """
 
     def __init__(self) -> None:

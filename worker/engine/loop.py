@@ -79,10 +79,10 @@ class StepLoop:
             self._siblings.hold(first, others)
 
     def _begin_names(self, request: EngineRequest, adapter_digest: str) -> tuple[bytes, list[bytes]]:
-        """The root of its blocks' names, and the names of those at its beginning that are public."""
+        """The root of the names of the request's blocks, and the names of the public blocks that it begins with."""
         version = self._parts.model_version
         if request.sampling.prompt_logprobs:
-            # What is in the cache need not be computed, but then nobody sees how likely its tokens were.
+            # A salt of its own: tokens found in the cache are not computed, and then have no probabilities.
             salt = f"{request.cache_salt} {uuid4()}"
             return root_digest(salt=salt, model_version=version, adapter_digest=adapter_digest), []
         root = root_digest(salt=request.cache_salt, model_version=version, adapter_digest=adapter_digest)
@@ -90,7 +90,7 @@ class StepLoop:
         return salted_digest(root, public[-1]) if public else root, public
 
     def abort(self, stream_id: str) -> None:
-        """Free the stream's blocks; unknown ids are ignored, it may just have ended."""
+        """Free the stream's blocks. Unknown ids are ignored, since it may just have ended."""
         sequence = self._scheduler.get(stream_id)
         if sequence is not None:
             self._drop(sequence)
@@ -106,17 +106,17 @@ class StepLoop:
             self._fail(sequence, error)
 
     def check_blocks(self) -> None:
-        """Verify that no block was lost, once after each stretch of work; for when there is nothing else to do."""
+        """Verify that no block was lost, once after each stretch of work; for idle moments."""
         if not self._was_checked:
             self._scheduler.check()
             self._was_checked = True
 
     def step(self) -> None:
-        """Compute what the scheduler chooses. When that raises, each request is tried alone, so that only those fail
-        whose own computation breaks."""
+        """Compute what the scheduler chooses. When that raises, each request is tried alone, so that a request fails
+        only when its own computation breaks."""
         started_at = time.monotonic()
         self._was_checked = False
-        # Again, since those that waited for an expired one's prompt are queued only then.
+        # Repeated, since siblings that waited for an expired leader are queued only when it fails.
         while expired := self._scheduler.expired(started_at):
             for sequence in expired:
                 self._fail(sequence, DeadlineExceeded())
@@ -143,7 +143,7 @@ class StepLoop:
         self.rate.record_step(time.monotonic() - started_at)
 
     def _compute(self, chunks: list[Chunk], started_at: float) -> None:
-        """Whatever may raise comes before any change, so that the same chunks can be computed again."""
+        """Everything that may raise comes before any change, so that the same chunks can be computed again."""
         finishing = [chunk.sequence for chunk in chunks if chunk.is_last and chunk.sequence.request.pooling is None]
         outputs = self._parts.runner.run(chunks)
         tokens = self._parts.sampler.choose(outputs.logits, finishing)
@@ -179,7 +179,7 @@ class StepLoop:
         self.outputs.append((sequence.stream_id, _make_output(sequence, [], "stop", embedding)))
 
     def _accept(self, sequence: Sequence, sampled: Sampled | None) -> None:
-        """Append a sampled token and put it out; None means that the logits were not finite."""
+        """Append a sampled token and output it; None means that the logits were not finite."""
         if sampled is None:
             self._fail_not_finite(sequence)
             return
@@ -211,7 +211,7 @@ class StepLoop:
         return "length" if sequence.num_output >= sampling.max_tokens else None
 
     def _begin_siblings(self, sequence: Sequence) -> None:
-        """Its prompt is computed, or will not be."""
+        """For when the leader's prompt is computed, or never will be."""
         for sibling in self._siblings.release(sequence):
             self._scheduler.add(sibling)
 
@@ -225,12 +225,12 @@ class StepLoop:
         self._fail(sequence, StepFailed("what the model computed is not finite (NaN or infinite)"))
 
     def _discard_blocks(self, sequence: Sequence) -> None:
-        """Its keys may be NaN: nobody may hit them.
+        """Remove its blocks' names, since its keys may be NaN and must not be found in the cache.
 
-        Blocks that others own too stay: they need them, and whoever of them is poisoned discards them as the last.
+        Blocks with other owners keep their names. If these owners are poisoned too, the last of them removes the names.
         """
         pool, outlived = self._scheduler.pool, sequence.block_ids[: sequence.num_outlived]
-        # What it gave up and is free may still hold what it wrote.
+        # Blocks that it gave up and that are free may still hold what it wrote.
         pool.unname(pool.unshared(sequence.owned_blocks) + pool.free_of(outlived))
 
     def _fail(self, sequence: Sequence, error: EngineError) -> None:

@@ -1,4 +1,4 @@
-"""Putting an engine together from its settings: checkpoint, adapters, cache."""
+"""The parts of an engine, made from its settings: checkpoint, adapters, cache, scheduler."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from worker.model.weights import content_version, target_dtype
 
 _MIN_THREADED_WEIGHTS = 30_000_000
 """Smaller models gain little from a second thread, and where another process wants the core, OpenMP's threads wait for
-each other: steps of 2 ms were measured to take 300. Attention far into a long prompt takes them all the same."""
+each other: steps of 2 ms were measured to take 300. Attention far into a long prompt takes all threads anyway."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def load_parts(settings: EngineSettings) -> EngineParts:
 
 
 def _num_weights(config: ModelConfig) -> int:
-    """About; in all layers."""
+    """Roughly, in all layers."""
     return config.num_layers * config.hidden_size * (4 * config.hidden_size + 3 * config.intermediate_size)
 
 
@@ -91,7 +91,7 @@ def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
 
 
 def _look_back(config: ModelConfig) -> int | None:
-    """How many tokens any layer sees; None for all."""
+    """The longest window of any layer, in tokens; None where a layer sees all tokens."""
     windows = [window for window in config.windows if window is not None]
     return max(windows) if len(windows) == config.num_layers else None
 
@@ -99,7 +99,7 @@ def _look_back(config: ModelConfig) -> int | None:
 def _num_blocks(
     settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, folder: Path
 ) -> int:
-    """As many as were asked for, or as fit into the memory and can be used; at least one window."""
+    """The number that is set, or as many as fit into the memory and can be used; at least one window."""
     window = blocks_needed(max_model_len)
     fitting = settings.kv_memory_bytes // block_bytes(config, dtype)
     num_blocks = settings.num_blocks or min(fitting, window * settings.max_num_seqs)

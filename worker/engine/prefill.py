@@ -8,8 +8,8 @@ from worker.engine.request import EngineRequest
 from worker.engine.sequence import Chunk, Sequence
 
 SHORT_PROMPTS = 128
-"""So many tokens of the best are computed at once, whatever the pace, where that finishes them: who comes should not
-wait for a step more."""
+"""Prompts with the best places are finished at once, at any pace, up to this many tokens in a step: a newcomer with a
+short prompt should not wait for another step."""
 _OLDEST_SHARE = 4
 _FAR_BELOW = 4
 _MIN_TOKENS = 16.0
@@ -19,14 +19,14 @@ _MAX_GROWTH, _MAX_SHRINKAGE = 1.5, 0.5
 _MEASURED_EVERY = 16
 _NUM_MEASURED = 3
 _MAX_DEBT_S = 1.0
-"""A pause of the machine itself should not be made up for without end."""
+"""A pause of the machine itself must not be repaid without end."""
 
 
 def share_prefill(pending: list[Sequence], budget: int, *, limit: int, urgent: list[Sequence]) -> list[Chunk]:
     """Chunks of about `budget` tokens, at most `limit`, for sequences that have prompt tokens to compute, best first.
 
-    The one that came first gets at least a quarter of the budget, so that every prompt is finished some day, whoever
-    comes later. The urgent, best first, are finished, even beyond the budget, while that takes SHORT_PROMPTS tokens.
+    The oldest sequence gets at least a quarter of the budget, so that every prompt is finished in the end. The urgent
+    ones, best first, are finished even beyond the budget, as long as SHORT_PROMPTS tokens are enough for that.
     """
     if not pending:
         return []
@@ -51,15 +51,15 @@ def share_prefill(pending: list[Sequence], budget: int, *, limit: int, urgent: l
 def share_separate_step(
     pending: list[Sequence], running: list[Sequence], served: Callable[[EngineRequest], float], *, limit: int
 ) -> list[Chunk]:
-    """Prompts of which little is left, for a step without decodes: of `pending`, best first, all that is left of them,
-    SHORT_PROMPTS or `limit` tokens at most; often none.
+    """A step without decodes for prompts of which little is left: chunks that finish sequences of `pending`, best
+    first, of SHORT_PROMPTS or `limit` tokens at most; often none.
 
-    Who comes while others decode has waited for their step already, and beside them its prompt would take a step as
-    long again. Those others lose little, since a short prompt is not paced anyway. But each separate step reads the
-    model's weights once more, so it is only for tenants that run at most a quarter of an equal share of what runs and
-    were served no more than any other of its class, and only where nobody of a better class runs.
+    A request that arrives while others decode has waited for their step already, and beside them its prompt would take
+    another long step. The others lose little, since a short prompt is not paced anyway. But each separate step reads
+    the model's weights once more. So it is only for tenants that run at most a quarter of an equal share and were
+    served no more than any other tenant of their class, and only where nobody of a better class runs.
 
-    running: all that run, the pending among them. served: what a request's tenant was served in its class.
+    running: all that run, the pending among them. served: the service of a request's tenant in its class.
     """
     num_running_of = Counter(each.request.tenant for each in running)
     num_most = len(running) / (_FAR_BELOW * len(num_running_of))
@@ -81,20 +81,23 @@ class _DecodeStep(NamedTuple):
 
 
 def _median(steps: deque[_DecodeStep]) -> _DecodeStep:
-    """Of two the shorter: the other may have been a pause of the machine."""
+    """Of two steps the shorter, since the other may have been a pause of the machine."""
     return sorted(steps)[(len(steps) - 1) // 2]
 
 
 class PrefillPace:
-    """How many prompt tokens a step may compute beside decodes, so that those who wait for their next token wait at
-    most twice as long as without: a mixed step aims at 1.4 times a step of as many decodes alone. To that comes twice
-    the time by which decodes alone will take longer once all that are here decode together: of many requests that come
-    at once the first do not keep the others waiting. Where a single block takes longer, far into a long prompt, what it
-    took too much is made up for by steps without any: so it holds on average.
+    """How many prompt tokens a step may compute beside decodes, so that a client waits for its next token at most twice
+    as long as without them.
 
-    After each mixed step the number follows what it took: it shrinks at most by half, grows at most by half of itself,
-    and is never less than a block. What decodes alone take is known from steps that had only these, by their number in
-    powers of two. Where it is not known, and once in 16 mixed steps, a step computes no prompt, to measure it.
+    A mixed step aims at 1.4 times the duration of a step of as many decodes alone. To this is added twice the time that
+    such a step will take longer once all live requests decode together, so that of many requests that arrive at once
+    the first do not keep the others waiting. Far into a long prompt a single block may take more than that: such an
+    overdraft is repaid by steps without prefill, so that the aim holds on average.
+
+    After each mixed step the number of tokens follows the measured duration: it shrinks at most by half, grows at most
+    by half of itself, and is never less than a block. The duration of decodes alone is known from steps that computed
+    nothing else, by the number of decodes in powers of two. Where it is not known, and once in 16 mixed steps, a step
+    computes no prompt, to measure it.
     """
 
     def __init__(self) -> None:
@@ -114,9 +117,9 @@ class PrefillPace:
     def record(self, *, num_decodes: int, num_prefill: int, num_together: int, duration_s: float) -> None:
         """A step of that many decodes and prompt tokens was computed, when `num_together` could run together.
 
-        Where decodes alone were asked for, a short prompt beside them does not make the step count as a mixed one, or
-        one after the other would keep long prompts from being computed at all; nor is its time that of decodes alone,
-        unless nothing better is known.
+        Where decodes alone were wanted, a short prompt beside them does not make the step count as a mixed one, or a
+        series of short prompts would keep long ones from being computed at all. Nor is the step's duration taken for
+        that of decodes alone, unless nothing better is known.
         """
         if not num_decodes:
             return
@@ -132,7 +135,7 @@ class PrefillPace:
         elif size in self._alone:
             self._num_mixed += 1
             alone_s = _median(self._alone[size]).duration_s
-            # Of short prompts beyond the pace nothing is learnt, or they would take it from the long ones.
+            # Short prompts beyond the pace do not count, or they would slow the pace of the long ones.
             num_paced = min(num_prefill, limit)
             extra_s = (duration_s - alone_s) * num_paced / num_prefill
             newcomers_s = max(self._together_s(num_together) - self._together_s(num_decodes), 0.0)
@@ -142,7 +145,7 @@ class PrefillPace:
                 self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)
 
     def _together_s(self, num_together: int) -> float:
-        """What so many decodes alone should take: on the line through the smallest and the largest number known."""
+        """The expected duration of that many decodes alone, by those of the smallest and the largest known number."""
         smallest, largest = (_median(self._alone[size]) for size in (min(self._alone), max(self._alone)))
         more = max(largest.duration_s - smallest.duration_s, 0.0) / max(largest.num_decodes - smallest.num_decodes, 1)
         return smallest.duration_s + more * (num_together - smallest.num_decodes)

@@ -1,13 +1,13 @@
-"""Who waits, in strict classes (0 before 3), of which none waits for ever.
+"""Waiting sequences in strict classes (0 before 3), of which none waits for ever.
 
-A class whose first in line was passed by MAX_PASSED admissions of better classes may send it out of turn: before all
-others, and from then on ranked before everything that runs, so that it is not evicted again. One sequence a class at a
-time: to the better classes that costs at most a slot and its blocks for each class below them, and the wait until these
-are free.
+When better classes were admitted MAX_PASSED times while a class waited, that class may send its first sequence out of
+turn: before all others, and from then on ranked before everything that runs, so that it is not evicted again. Each
+class has at most one such sequence. To the better classes that costs a slot and its blocks for each class below them,
+and the wait until these are free.
 
-**The bound.** While a class has somebody waiting and none of its own running out of turn, better classes are admitted
-at most MAX_PASSED times before it; and what runs out of turn always has room to end, since it is ranked first and the
-pool holds at least one whole window. Inside the class `fairness` says who is next.
+**The bound.** While a class has a sequence waiting and none running out of turn, better classes are admitted at most
+MAX_PASSED times before it. A sequence that runs out of turn always has room to end, since it is ranked first and the
+pool holds at least one whole window. Inside a class `fairness` says who is next.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ class ClassQueues:
         self._queues[priority].push_front(sequence)
 
     def next(self) -> Turn | None:
-        """Who is to be admitted next."""
+        """The sequence to be admitted next."""
         due = [i for i, queue in enumerate(self._queues) if len(queue) and self._is_due(i)]
         if due:
             longest = max(due, key=self._num_passed.__getitem__)
@@ -78,11 +78,11 @@ class ClassQueues:
         self._queues[request.priority].charge(request, cost)
 
     def served(self, request: EngineRequest) -> float:
-        """What the request's tenant was served in its class."""
+        """The service that the request's tenant got in its class."""
         return self._queues[request.priority].served(request.tenant)
 
     def has_more(self, request: EngineRequest) -> bool:
-        """Whether more of the request's tenant wait in its class."""
+        """Whether more requests of the same tenant wait in its class."""
         return self._queues[request.priority].has(request.tenant)
 
     def _is_due(self, priority: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the engine is asked for and what it answers. No torch here."""
+"""Requests to the engine and its answers. No torch here."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,11 +11,11 @@ Pooling = Literal["last", "mean"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How to choose tokens. temperature 0 is greedy; top_k 0 (or -1) means all. Stop strings are the server's business.
+    """How to choose tokens. temperature 0 is greedy; top_k 0 (or -1) means all. The server looks for stop strings.
 
-    stop_token_ids end the answer as the model's own eos ids do; ignore_eos concerns only the latter. The id counts.
-    max_tokens 0: the prompt is computed and nothing is generated. num_logprobs: how many of the likeliest ids are told
-    beside each token; None for no log-probabilities at all. prompt_logprobs: also for the prompt's tokens.
+    stop_token_ids end the answer as the model's own eos ids do, and count as its last token; ignore_eos concerns only
+    the eos ids. max_tokens 0: the prompt is computed and nothing is generated. num_logprobs: how many of the likeliest
+    ids come with each token; None for no log-probabilities at all. prompt_logprobs: also for the prompt's tokens.
     """
 
     temperature: float = 1.0
@@ -56,9 +56,9 @@ class EngineRequest:
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Natural logarithms of what the model gives a token, before penalties, biases, temperature and truncation.
+    """Natural logarithms of the model's probabilities, before penalties, biases, temperature and truncation.
 
-    top: ids and theirs, the likeliest first.
+    top: ids with their logarithms, the likeliest first.
     """
 
     logprob: float
@@ -68,9 +68,9 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of a request; the figures are final on the output that carries a finish_reason.
 
-    compute_ms: wall time of the steps in which the request took part. embedding: the only output of a request for one,
-    of length 1, little-endian float32. logprobs: one for each token, if asked for. prompt_logprobs: with the first
-    output, if asked for; one for each token of the prompt but the first.
+    compute_ms: wall time of the steps in which the request took part. embedding: a unit vector, little-endian float32,
+    the only output of a request for an embedding. logprobs: one for each token, if wanted. prompt_logprobs: with the
+    first output, if wanted; one for each token of the prompt but the first.
     """
 
     token_ids: list[int]

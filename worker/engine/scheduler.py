@@ -1,7 +1,7 @@
 """What runs in the next step: continuous batching under a token budget, decodes first, then chunks of prefill.
 
-Pure: no torch, no clock, no threads. Who is next of those that wait: `queues`; who gives way: `eviction`; how a step's
-prompt tokens are shared: `prefill`.
+Pure: no torch, no clock, no threads. `queues` says which waiting sequence is next, `eviction` which running one gives
+way, and `prefill` how a step's prompt tokens are shared.
 """
 
 import heapq
@@ -63,12 +63,12 @@ class Scheduler:
 
     @property
     def num_together(self) -> int:
-        """How many of those that run or wait can run together."""
+        """How many of the live sequences can run together."""
         return min(len(self._live), self.max_num_seqs)
 
     @property
     def is_kv_tight(self) -> bool:
-        """Nearly all blocks are in use, and those that run may come to need more than are left; any thread may ask."""
+        """Nearly all blocks are in use, and the running sequences may come to need more than are left. Thread-safe."""
         num_free = self.pool.num_free
         if num_free >= _TIGHT * self.pool.num_blocks:
             return False
@@ -78,7 +78,7 @@ class Scheduler:
         return iter(self._live.values())
 
     def snapshot(self) -> tuple[Sequence, ...]:
-        """The live sequences of one moment; any thread may ask."""
+        """The live sequences of one moment. Thread-safe."""
         return tuple(self._live.values())
 
     def get(self, stream_id: str) -> Sequence | None:
@@ -132,7 +132,7 @@ class Scheduler:
         room = max(budget, min(SHORT_PROMPTS, limit))
         while (turn := self._queues.next()) and self._num_before(turn, pending) < room and self._admit(turn, now):
             pending.append(turn.sequence)
-        # Of a cached prompt, or of a very short one, there may be one token left: no more work than a decode.
+        # A cached or very short prompt may have one token left, which is no more work than a decode.
         decodes += [Chunk(sequence, 1) for sequence in pending if sequence.num_uncomputed == 1]
         pending = sorted((each for each in pending if each.num_uncomputed > 1), key=self._prefill_place)
         # Not in place: a list that is being sorted looks empty to other threads, which ask how many run.
@@ -177,7 +177,7 @@ class Scheduler:
                 sequence.block_ids += self.pool.allocate(missing)
 
     def _make_room(self) -> None:
-        """When the next to be admitted finds no slot or no blocks, others give way if that helps it."""
+        """When the next sequence finds no slot or no blocks, others give way if that helps it."""
         turn = self._queues.next()
         if turn is None or self._fits(turn, self._find_cached(turn.sequence)):
             return
@@ -193,24 +193,23 @@ class Scheduler:
                 return
 
     def _num_before(self, turn: Turn, pending: list[Sequence]) -> int:
-        """Tokens that sequences with a better place than the next one's have still to prefill."""
+        """Tokens that sequences with a better place than the next one still have to prefill."""
         place = self._prefill_place(turn.sequence)
         return sum(each.num_uncomputed for each in pending if self._prefill_place(each) < place)
 
     def _prefill_place(self, sequence: Sequence) -> tuple[int, float, int, int, int]:
-        """By class, then the least served tenant's, of equals the one's with least running, then that which has least
-        to do."""
+        """By class, then by the tenant's service so far, by how many of its sequences run, and by the tokens left."""
         request = sequence.request
         served, num_running = self._queues.served(request), self._num_running_of[request.tenant]
         return rank(sequence), served, num_running, sequence.num_uncomputed, sequence.order
 
     def _is_flooding(self, sequence: Sequence) -> bool:
-        """Whether its tenant runs much and has still more waiting: whoever floods can wait for a step more."""
+        """Whether its tenant runs much and has still more waiting; a tenant that floods can wait for another step."""
         is_large = self._num_running_of[sequence.request.tenant] > len(self._running) / _LARGE_SHARE
         return is_large and self._queues.has_more(sequence.request)
 
     def _admit(self, turn: Turn, now: float) -> bool:
-        """Move the next waiting one to the running, with the blocks of all its tokens; False if it does not fit."""
+        """Let the next waiting sequence run, with the blocks of all its tokens; False if it does not fit."""
         sequence = turn.sequence
         cached = self._find_cached(sequence)
         if not self._fits(turn, cached):
@@ -237,18 +236,18 @@ class Scheduler:
         return self.pool.find(sequence.block_digests[: (len(sequence.token_ids) - 1) // BLOCK_SIZE])
 
     def _fits(self, turn: Turn, cached: list[int], evicted: Collection[Sequence] = ()) -> bool:
-        """Whether the next to be admitted finds a slot and blocks, once `evicted` have given theirs up."""
+        """Whether the next sequence finds a slot and blocks, once `evicted` have given theirs up."""
         freed = self.pool.freed_by(block_id for each in evicted for block_id in each.owned_blocks)
         num_running = len(self._running) - len(evicted)
         num_free = self.pool.num_free + len(freed) - self.pool.num_free_of(cached) - len(freed.intersection(cached))
-        # One spare block for each that runs: admitting into the last blocks would only preempt again.
+        # One spare block for each running sequence, since admitting into the last blocks would only preempt again.
         num_needed = blocks_needed(len(turn.sequence.token_ids)) - len(cached) + num_running
         if turn.sequence.request.priority == 0 or turn.is_out_of_turn or num_running == 0:
             return num_running < self.max_num_seqs and num_needed <= num_free
         return num_running < self.max_num_seqs - self._reserved_seqs and num_needed <= num_free - self._reserved_blocks
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take its blocks; on its return it is recomputed, cached blocks excepted."""
+        """Take its blocks; on its return everything but cached blocks is recomputed."""
         self.num_preemptions += 1
         sequence.num_preempted += 1
         self._running.remove(sequence)
@@ -292,7 +291,7 @@ class Scheduler:
         sequence.num_named = full
 
     def _give_up_outlived(self, sequence: Sequence) -> None:
-        """Blocks wholly before what the next token sees; until they are used anew, the cache finds them."""
+        """Release the blocks before all that the next token sees; until they are used anew, the cache finds them."""
         if self._window is None:
             return
         num_outlived = max(sequence.num_computed + 1 - self._window, 0) // BLOCK_SIZE

@@ -9,16 +9,15 @@ from worker.engine.request import EngineRequest, TokenLogprobs
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """stream_id: its name in this engine, `<request_id>#<number>`, which no two ever share; a client may send the id of
-    a request again while that one still runs.
+    """stream_id: its unique name in this engine, `<request_id>#<number>`, since clients may use a request_id twice.
 
     token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
-    The first num_public of them hold a prompt that all tenants share; root_digest is what the others' names begin with.
-    The first num_outlived of block_ids are no longer its own: no token to come sees what they held.
-    num_charged tokens were counted as served, or came from the cache; a preempted one is not charged twice.
-    Times are `time.monotonic()`. pooled: what an embedding has so far, see `worker.engine.pooling`.
+    The first num_public of them hold a prompt that all tenants share; the others' names start from root_digest.
+    The first num_outlived of block_ids were given up, since no future token sees what they held.
+    num_charged tokens were counted as served or came from the cache, so that preemption charges nobody twice.
+    Times are `time.monotonic()`. pooled: an embedding's sum so far, see `worker.engine.pooling`.
     """
 
     stream_id: str
@@ -47,12 +46,12 @@ class Sequence:
 
     @property
     def max_len(self) -> int:
-        """Tokens that it may come to have."""
+        """The most tokens that it may come to have."""
         return self.num_prompt + self.request.sampling.max_tokens
 
     @property
     def is_running(self) -> bool:
-        """Whether it has blocks; whoever waits has none."""
+        """Whether it has blocks; a waiting sequence has none."""
         return bool(self.block_ids)
 
     @property
@@ -86,5 +85,5 @@ class Chunk:
 
     @property
     def is_decode(self) -> bool:
-        """Whether it is the one token that was left, mostly the one sampled last; asked before the step is counted."""
+        """Whether it is the one token that was left, mostly the token sampled last. For use before `advance`."""
         return self.num_tokens == 1 and self.is_last

@@ -12,8 +12,8 @@ class EngineSettings:
     max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs
     full windows need. enterprise_headroom: the part of slots and of KV blocks that only class 0 may be admitted to.
     sheds_best_effort: refuse classes 2 and 3 before the queue is full. num_threads: the kernels'; None for torch's
-    default, and where the model is small for 1 in operations that do not take milliseconds. is_deterministic: a
-    request's logits depend on nothing but its own tokens and adapter, not by a bit, at whatever cost.
+    default and, for a small model, 1 in operations that do not take milliseconds. is_deterministic: a request's logits
+    depend on its own tokens and adapter alone, to the last bit, at any cost.
     """
 
     model_path: Path

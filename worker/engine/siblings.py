@@ -1,10 +1,10 @@
-"""Answers to one prompt: the first computes it, the others wait for that and find its blocks in the cache. No torch."""
+"""Answers to one prompt: the first computes the prompt, the others wait and then find its blocks in the cache. Pure."""
 
 from worker.engine.sequence import Sequence
 
 
 class Siblings:
-    """Sequences that wait for another, the leader, which is live as long as they are here."""
+    """Sequences that wait for another one, their leader, which is live as long as they wait."""
 
     def __init__(self) -> None:
         self._by_leader: dict[str, list[Sequence]] = {}
@@ -16,7 +16,7 @@ class Siblings:
             self._leaders[sibling.stream_id] = leader.stream_id
 
     def release(self, leader: Sequence) -> list[Sequence]:
-        """Those that waited for it, in their order; none if it led nobody."""
+        """The sequences that waited for the leader, in their order."""
         released = self._by_leader.pop(leader.stream_id, [])
         for sibling in released:
             del self._leaders[sibling.stream_id]
@@ -29,7 +29,7 @@ class Siblings:
         return released
 
     def take(self, stream_id: str) -> Sequence | None:
-        """One that waits, to be given up; None if it does not wait here."""
+        """Remove a waiting sequence, which is given up; None if it does not wait here."""
         leader_id = self._leaders.pop(stream_id, None)
         if leader_id is None:
             return None

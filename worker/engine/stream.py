@@ -33,9 +33,9 @@ class Bell:
 class TokenStream:
     """An async iterator over one request's outputs, for one consumer.
 
-    Outputs that piled up while the consumer was away arrive merged. Closing it, or cancelling the task that waits in
-    it, aborts the request; `close` is synchronous so that a `finally` can call it. Streams that share a bell can be
-    waited for together, see `JointStream`.
+    Outputs that piled up while the consumer was away arrive merged. Closing the stream, or cancelling the task that
+    waits for it, aborts the request; `close` is synchronous so that a `finally` can call it. `JointStream` waits for
+    several streams that share a bell.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TokenStream:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come: its last output was taken, or it was closed."""
+        """Whether the last output was taken or the stream was closed."""
         return self._is_done
 
     def __aiter__(self) -> "TokenStream":
@@ -72,7 +72,7 @@ class TokenStream:
         return output
 
     def take(self) -> TokenOutput | None:
-        """What has come since the last call, None if nothing has. Raises EngineError when that is how it ends."""
+        """The outputs since the last call, merged; None if there were none. Raises the EngineError that ended it."""
         if not self._outputs:
             return None
         output = self._outputs.popleft()
@@ -86,7 +86,7 @@ class TokenStream:
         return output
 
     def close(self) -> None:
-        """Give the request up unless it is over; what was generated and never taken counts as discarded."""
+        """Give the request up unless it is over; tokens that were generated and never taken count as discarded."""
         if self._is_done:
             return
         self._is_done = True
@@ -95,7 +95,7 @@ class TokenStream:
         self._outputs.clear()
 
     def discard(self, num_tokens: int) -> None:
-        """Count ids that were taken but went to nobody, such as those after a stop string."""
+        """Count ids that were taken but sent to nobody, such as those after a stop string."""
         self._discard(num_tokens)
 
     async def aclose(self) -> None:
@@ -111,10 +111,10 @@ class TokenStream:
 
 
 class JointStream:
-    """An async iterator over the outputs of several streams that share a bell: those that came, with their indexes.
+    """An async iterator over the outputs of several streams that share a bell, each with its stream's index.
 
-    It ends with the last of them, and raises the first EngineError; then, and when the waiting task is cancelled, all
-    are given up.
+    It ends with the last stream, and raises the first EngineError. Then, and when the waiting task is cancelled, all
+    streams are closed.
     """
 
     def __init__(self, streams: list[TokenStream]) -> None:
@@ -140,7 +140,7 @@ class JointStream:
             stream.close()
 
     def discard(self, num_tokens: int) -> None:
-        """Count ids that were taken, of any of the streams, but went to nobody."""
+        """Count ids of any of the streams that were taken but sent to nobody."""
         self._streams[0].discard(num_tokens)
 
     def _take(self) -> list[tuple[int, TokenOutput]]:
@@ -159,19 +159,19 @@ class JointStream:
 
 
 class Deliveries:
-    """What is on its way into one event loop. It is handed out a few at a time, so that a request which arrives while
-    dozens of streams get a token is not behind all of them at each of its turns."""
+    """Outputs on their way into one event loop. They are handed out a few at a time, so that a request that arrives
+    while dozens of streams get a token does not wait for all of them at each of its turns."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
 
     def add(self, batch: list[Delivery]) -> None:
-        """A step's outputs, in the loop's thread. When that is behind, it gets what is left of the last one at once:
-        streams merge what piles up."""
+        """A step's outputs, in the loop's thread. When the loop is behind, it gets the rest of the last step at once;
+        streams merge what piled up."""
         is_idle = not self._waiting
         while self._waiting:
             self._put_next()
-        # First tokens, which stand last in a step, are waited for the most.
+        # First tokens stand last in a step, and clients wait for these the longest.
         self._waiting.extend(reversed(batch))
         if is_idle:
             self._hand_out()

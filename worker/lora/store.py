@@ -1,4 +1,4 @@
-"""The adapters that are resident, stacked by slot so that one batch can use all of them."""
+"""The resident adapters, stacked by slot so that one batch can use all of them."""
 
 from dataclasses import dataclass
 

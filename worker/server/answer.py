@@ -1,4 +1,4 @@
-"""What a request is answered: its choices as they grow, and the figures of all of them together."""
+"""The answer to a request: its choices as they grow, and the figures of all of them together."""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -15,7 +15,7 @@ from worker.server.waiting import Waiting, announce_waiting
 
 
 class Answer:
-    """Submitted when made: raises what the engine refuses it for. Close it, or read it to its end."""
+    """Submits its requests when it is made, and raises the engine's refusal. Close it, or read it to its end."""
 
     def __init__(self, replica: Replica, job: Job) -> None:
         self._replica = replica
@@ -34,7 +34,7 @@ class Answer:
             replica.positions.enter(choice, choice.request.priority)
 
     async def pieces(self) -> AsyncGenerator[list[Piece] | Waiting]:
-        """What came at a time, of one choice or of several. Raises EngineError when the engine gives one up."""
+        """The pieces that came together, of one choice or several. Raises EngineError when the engine gives one up."""
         try:
             async with aclosing(announce_waiting(self._tokens, self._place)) as arrivals:
                 async for arrival in arrivals:
@@ -48,13 +48,13 @@ class Answer:
             self.close()
 
     def close(self) -> None:
-        """The engine drops what is not over within one step."""
+        """The engine drops unfinished choices within one step."""
         self._tokens.close()
         for choice in self.choices:
             self._replica.positions.leave(choice)
 
     def discard(self, num_tokens: int) -> None:
-        """Count ids that were taken and went to nobody."""
+        """Count ids that were taken but sent to nobody."""
         self._tokens.discard(num_tokens)
 
     @property
@@ -85,7 +85,7 @@ class Answer:
 
     @property
     def _num_cached(self) -> int:
-        """Of each prompt what its first choice found; the others found what that one computed."""
+        """The tokens that each prompt's first choice found; the other choices found what the first one computed."""
         firsts = self.choices[:: self._job.n]
         return sum(choice.last.cached_tokens for choice in firsts if choice.last is not None)
 
@@ -97,7 +97,7 @@ class Answer:
         is_first = choice.last is None
         prompt = choice.index // self._job.n
         if output.prompt_logprobs:
-            # A prompt's first choice is told; the others begin later.
+            # They come with a prompt's first choice; the others begin later.
             self._prompt_logprobs[prompt] = output.prompt_logprobs
         piece = choice.take(output, self._prompt_logprobs.get(prompt, ()))
         self._observe(choice, output, len(piece.token_ids), is_first=is_first)

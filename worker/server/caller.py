@@ -1,4 +1,4 @@
-"""What a caller says in headers; the platform's own ones count only from a trusted caller."""
+"""Who calls, as the headers say; those of the platform count only from a trusted caller."""
 
 import re
 import time

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """New ids of the choice `index` and what became certain with them. Parts may be empty while the ids already count.
+    """New ids of the choice `index`, and the text and calls that became certain with them, which may be none.
 
-    scored: the tokens that the parts begin with, if their log-probabilities are wanted.
+    scored: the tokens whose text begins in the parts, if log-probabilities are wanted.
     """
 
     index: int
@@ -33,7 +33,7 @@ class Piece:
 
 
 class Choice:
-    """echo: the prompt's text, where the answer begins with it."""
+    """echo: the prompt's text, if the answer begins with it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Choice:
         self._scored = ScoredTokens(len(echo or ""))
 
     def take(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> Piece:
-        """prompt_logprobs: of the prompt that this choice answers, if they are wanted and its answer has begun."""
+        """prompt_logprobs: of the prompt that this choice answers, if wanted and known."""
         is_first, self.last = self.last is None, output
         opening, scored = self._open(prompt_logprobs) if is_first else ("", [])
         num_taken, text = self._read(output)
@@ -94,11 +94,11 @@ class Choice:
         return self._echo, scored
 
     def _read(self, output: TokenOutput) -> tuple[int, str]:
-        """How many of the ids count, and the text that they let out.
+        """How many of the ids count, and the text that became certain.
 
         Token by token, so that the tokens after a stop string do not count however the outputs were merged.
         """
-        # The id that ended the answer counts, but has no text.
+        # The id that ended the answer counts but has no text.
         num_silent = 1 if output.finish_reason == "stop" else 0
         num_visible = len(output.token_ids) - num_silent
         texts = []

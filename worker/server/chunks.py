@@ -31,7 +31,7 @@ _ENCODER = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class _Progress:
-    """Of one choice: what was sent, and the tokens whose log-probabilities go with the next chunk."""
+    """One choice's: how much was sent, and the tokens whose log-probabilities go with the next chunk."""
 
     is_open: bool = False
     num_calls: int = 0
@@ -48,7 +48,7 @@ class ChunkWriter:
         self._progress = [_Progress() for _ in range(job.num_choices)]
 
     def opening(self, index: int, usage: Usage | None) -> Iterator[bytes]:
-        """What comes before a choice's first piece."""
+        """The chunk before a choice's first piece, if it needs one."""
         if not self._progress[index].is_open:
             self._progress[index].is_open = True
             if self._job.is_chat:
@@ -109,12 +109,12 @@ class ChunkWriter:
         return scored
 
     def _usage(self, usage: Usage | None) -> Usage | msgspec.UnsetType | None:
-        """Null in every chunk but the last when usage is asked for, absent when it is not, as OpenAI does."""
+        """As OpenAI does: null in every chunk but the last when the client wants usage, absent when it does not."""
         return usage if self._job.includes_usage else msgspec.UNSET
 
 
 def encode_whole(job: Job, pieces: list[Piece], usage: Usage, tokenizer: Tokenizer) -> bytes:
-    """pieces: all of all choices."""
+    """pieces: all pieces of all choices."""
     head: dict[str, Any] = {"id": job.answer_id, "created": job.created_at_s, "model": job.model, "usage": usage}
     by_choice: list[list[Piece]] = [[] for _ in range(job.num_choices)]
     for piece in pieces:

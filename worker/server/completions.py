@@ -92,7 +92,7 @@ async def _send_whole(job: Job, answer: Answer, replica: Replica, send: Send) ->
                 if not isinstance(arrival, Waiting):
                     pieces += arrival
     except BaseException:
-        # The client left, or the engine gave it up: what came until then is not sent.
+        # The client left, or the engine gave the request up: tokens that came until then are not sent.
         answer.discard(answer.num_completion)
         raise
     body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer)

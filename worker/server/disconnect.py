@@ -23,7 +23,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
     finally:
         watcher.cancel()
         task.cancel()
-        # So that nothing of it outlives the request.
+        # Awaited, so that neither task outlives the request.
         await asyncio.gather(task, watcher, return_exceptions=True)
 
 

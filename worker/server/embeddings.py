@@ -23,7 +23,7 @@ from worker.server.request_body import read_body
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 _MAX_AT_ONCE = 16
-"""How many of one call's texts are in the engine's queue at once, so that a long list leaves room for others."""
+"""The most texts of one call in the engine's queue at once, so that a long list leaves room for others."""
 _INLINE_BYTES = 16_384
 """A body up to this length is tokenised in a few milliseconds; a longer one goes to a thread."""
 

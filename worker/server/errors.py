@@ -24,7 +24,7 @@ class BadKey(ProtocolError):
 
 
 class KeyGate:
-    """Lets a request through when it presents the key; without a configured key, always."""
+    """Lets requests with the key pass, or all requests where no key is configured."""
 
     def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
         self._app = app
@@ -56,7 +56,7 @@ async def on_protocol_error(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own: an unknown path or a wrong method."""
+    """Starlette's own errors: an unknown path or a wrong method."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     if error.status_code == 405:
@@ -68,9 +68,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, error: Exception) -> Response:
-    """Our own mistake; the server logs the traceback, and closes the connection.
+    """Our own mistake; the server logs the traceback and closes the connection.
 
-    The client must be told, or its next request there, which may be another tenant's, breaks off.
+    The client must be told of the closing, or its next request on the connection, maybe another tenant's, breaks off.
     """
     request.app.state.replica.metrics.count_failed("internal_error")
     body = encode_error("an internal error; it was logged", type="server_error", code="internal_error")

@@ -21,13 +21,13 @@ log = logging.getLogger("tiergate.server")
 
 
 class EventWriter(Protocol):
-    """num_untold: ids that were taken from the engine and are in no event that was sent."""
+    """num_untold: how many ids that came from the engine are in no event that was sent."""
 
     num_untold: int
 
     def add(self, pieces: list[Piece]) -> bytes:
-        """The events to send now that `pieces` have come, as one write; they may be none. The last `add` is the one
-        after which the answer is finished."""
+        """The events to send now that `pieces` have come, as one write; b"" for none. When the answer is finished they
+        are the last ones."""
 
 
 class StreamWriter:

@@ -24,14 +24,14 @@ class Unhealthy(ProtocolError):
 
 
 class Readiness:
-    """Ready means that a real completion succeeded once; probes that come together share it."""
+    """Ready means that a real completion succeeded once; concurrent probes share one."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._is_proven = False
 
     async def prove(self, replica: Replica) -> None:
-        """Raises Draining, Unhealthy, or what the engine says."""
+        """Raises Draining, Unhealthy or an EngineError."""
         replica.check_accepting()
         async with self._lock:
             if self._is_proven:
@@ -45,7 +45,7 @@ class Readiness:
 
 
 async def health(request: Request) -> Response:
-    """Alive: the step loop turned lately; it also turns when there is nothing to do."""
+    """Alive: the step loop turned lately, which it also does when idle."""
     replica: Replica = request.app.state.replica
     age_s = time.monotonic() - replica.engine.report().last_step_at
     if age_s > STALLED_AFTER_S:

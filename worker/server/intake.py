@@ -24,7 +24,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One prompt and its n answers' requests. echo: its text, where the answers are to begin with it."""
+    """One prompt and the requests of its n answers. echo: its text, if the answers begin with it."""
 
     requests: list[EngineRequest]
     echo: str | None

@@ -28,7 +28,7 @@ _ENGINE = "0"
 
 
 class Metrics:
-    """Latencies, observed by the event loop only; what the engine counts itself is read when somebody asks."""
+    """Latencies, observed by the event loop only; the engine's own counters are read at each scrape."""
 
     def __init__(self, engine: "Engine", model_name: str) -> None:
         self._registry = CollectorRegistry()
@@ -94,7 +94,7 @@ class _EngineCollector(Collector):
             yield self._lora_requests_info(len(load.adapters))
 
     def _lora_requests_info(self, max_lora: int) -> Metric:
-        """As vLLM: the names stand in the labels, the value is the time. Every adapter that is loaded fits a batch."""
+        """As vLLM: the labels hold the names, the value is the time. max_lora: all loaded adapters fit one batch."""
         running, waiting = (",".join(sorted(names)) for names in self._engine.adapters_in_use())
         family = GaugeMetricFamily(
             "tiergate_lora_requests_info",

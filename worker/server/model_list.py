@@ -14,7 +14,7 @@ async def model_list(request: Request) -> Response:
 
 
 def _list_models(replica: Replica) -> ModelList:
-    """The base model first; an adapter names its base as `parent`, as at vLLM."""
+    """The base model first; adapters name it as their `parent`, as vLLM does."""
     load = replica.engine.report()
     base = ModelCard(
         id=replica.served_name,

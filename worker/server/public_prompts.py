@@ -17,7 +17,7 @@ def read_public_prompts(folder: Path, bundle: Bundle) -> list[list[int]]:
 
 
 def _beginning(path: Path, bundle: Bundle) -> list[int]:
-    """What two chats have in common that differ from the user's first letter on."""
+    """The common beginning of two chats that differ from the user's first letter on."""
     try:
         system = SystemMessage(content=path.read_text("utf-8").removesuffix("\n"))
         first, second = (bundle.encode_chat([system, UserMessage(content=letter)]) for letter in "ab")

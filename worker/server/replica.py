@@ -37,7 +37,7 @@ class Draining(ProtocolError):
 
 @dataclass(kw_only=True)
 class Replica:
-    """api_key: None when every caller on the loopback interface is trusted with accounting, and with nothing else."""
+    """api_key: None where callers on the loopback interface get accounting, and are trusted with nothing else."""
 
     engine: "Engine"
     bundle: Bundle

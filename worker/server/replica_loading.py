@@ -1,4 +1,4 @@
-"""Putting a replica together from its settings."""
+"""A replica, loaded from its settings: the engine, the text side, and what the server says about them."""
 
 import os
 import secrets
@@ -59,7 +59,7 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
         max_waiting=settings.max_waiting,
-        # Without a key nobody says who is whose customer: all requests are of one class.
+        # Without a key no caller may set a priority, and all requests are of one class.
         enterprise_headroom=0.0 if settings.api_key is None else settings.enterprise_headroom,
         sheds_best_effort=settings.api_key is not None,
         num_threads=settings.num_threads,

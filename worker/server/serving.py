@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tiergate.worker")
 _KEEP_ALIVE_S = 75
-"""Longer than HTTP clients keep idle connections, so that none is closed under a request on its way."""
+"""Longer than HTTP clients keep idle connections, so that none is closed while a request is on its way."""
 _CLOSE_GRACE_S = 2
 _WATCH_S = 1.0
 
@@ -59,14 +59,14 @@ class EngineBroken(Exception):
 async def watch(is_broken: Callable[[], bool]) -> None:
     """Raises EngineBroken, so that the process ends and is restarted instead of refusing everything."""
     while True:
-        # The flag is set in the engine's thread, so there is nothing here to wait on.
+        # Polled, since the flag is set in the engine's thread and nothing here can be awaited.
         if is_broken():
             raise EngineBroken("the engine's loop broke; see the log")
         await asyncio.sleep(_WATCH_S)
 
 
 async def _announce(replica: Replica, readiness: Readiness, heartbeat: "Heartbeat | None") -> None:
-    """Gateways hear of this worker only once it has proven that it can answer."""
+    """Gateways learn of this worker only when it has proven that it can answer."""
     started_at = time.monotonic()
     await readiness.prove(replica)
     log.info("ready: %s (first completion %.2f s)", replica.served_name, time.monotonic() - started_at)
@@ -77,12 +77,12 @@ async def _announce(replica: Replica, readiness: Readiness, heartbeat: "Heartbea
 
 
 async def _drain(replica: Replica, grace_s: float) -> None:
-    """New requests are refused from here on; gateways read it from the load report."""
+    """New requests are refused from now on; gateways learn it from the load report."""
     replica.is_draining = True
     log.info("draining %d requests", replica.activity.num_active)
     if not await _is_idle_within(replica, grace_s):
         log.warning("giving up %d requests after %.0f s", replica.activity.num_active, grace_s)
-        # Before the connections are closed, so that each answer given up ends with an error and not in the middle.
+        # Before the connections are closed, so that an answer that is given up ends with an error.
         await replica.engine.stop()
         await _is_idle_within(replica, _CLOSE_GRACE_S)
 

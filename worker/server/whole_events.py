@@ -1,4 +1,4 @@
-"""A whole answer that is accounted for while it is made; `protocol.accounting` describes the events."""
+"""A whole answer whose token ids are told while it is made; `protocol.accounting` describes the events."""
 
 import time
 
@@ -11,7 +11,7 @@ from worker.server.intake import Job
 
 
 class WholeAnswerWriter:
-    """Collects the pieces, tells their ids now and then, and sends the answer with the last of them."""
+    """Collects the pieces, tells their ids every TELL_EVERY_S, and writes the answer when the last piece has come."""
 
     def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
         self._job = job
