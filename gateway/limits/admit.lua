@@ -9,6 +9,7 @@
 -- binds, with the number of its scope (from 1) and when to come back. The rest is the tenant's standing.
 local held, num_scopes = KEYS[1], #KEYS - 1
 local window_us, day, month = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local day_field, month_field = 'day:' .. day, 'month:' .. month
 local past = 4 + 5 * num_scopes
 local id, need, cost = ARGV[past + 1], tonumber(ARGV[past + 2]), tonumber(ARGV[past + 3])
 local seeds = past + 5
@@ -19,33 +20,38 @@ local scopes = {}
 
 local function drop_past_periods(key)
   for _, field in ipairs(redis.call('HKEYS', key)) do
-    local period, digits = string.match(field, '^(%a+)[:+](%d+)$')
+    local period, digits = string.match(field, '^(%a+):(%d+)$')
     local first = (period == 'day' and ARGV[past + 4]) or (period == 'month' and ARGV[past + 5])
     if first and digits < first then redis.call('HDEL', key, field) end
   end
 end
 
-local function seed(scope, name, value)
-  redis.call('HSET', scope.key, name, value)
+-- What the ledger says, if it was asked.
+local function seed(scope, field, counted, value)
+  value = has_seeds and tonumber(value)
+  if not value then return nil end
+  redis.call('HSET', scope.key, field, format_period(counted, value))
   redis.call('EXPIRE', scope.key, LONG_S)
   drop_past_periods(scope.key)
+  return value
 end
 
 local function answer(verdict, number, retry_us)
   local tenant = scopes[1]
-  local reset_us = tenant.oldest and math.max(0, tenant.newest_at + window_us - now) or 0
+  local reset_us = tenant.oldest >= 0 and math.max(0, tenant.newest_at + window_us - now) or 0
   return string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens, reset_us)
 end
 
 -- When enough of the oldest buckets have left for `excess` requests (part 1) or tokens (part 2) to be free.
 local function frees_in(scope, excess, part)
-  if scope.oldest then
-    for _, bucket in ipairs(redis.call('HMGET', scope.key, unpack(bucket_numbers(scope)))) do
-      if bucket then
-        local requests, tokens, at = parse_bucket(bucket)
-        excess = excess - (part == 1 and requests or tokens)
-        if excess <= 0 then return math.max(1, at + window_us - now) end
-      end
+  if scope.oldest < 0 then return window_us end
+  -- What a flood asks all the time has the short answer.
+  if part == 1 and excess == 1 then return math.max(1, scope.oldest_at + window_us - now) end
+  for _, bucket in ipairs(redis.call('HMGET', scope.key, unpack(bucket_numbers(scope)))) do
+    if bucket then
+      local requests, tokens, at = parse_bucket(bucket)
+      excess = excess - (part == 1 and requests or tokens)
+      if excess <= 0 then return math.max(1, at + window_us - now) end
     end
   end
   return window_us
@@ -53,17 +59,17 @@ end
 
 local lacks = false
 for s = 1, num_scopes do
-  local scope, at = read_scope(KEYS[s + 1], slot, day, month), 4 + 5 * (s - 1)
+  local scope, at = read_scope(KEYS[s + 1], slot, day_field, month_field), 4 + 5 * (s - 1)
   scope.max_requests, scope.max_tokens, scope.max_live = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   scope.max_day, scope.max_month = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
   scopes[s] = scope
   if scope.max_day and not scope.seed_day then
-    scope.seed_day = has_seeds and tonumber(ARGV[seeds + 2 * s - 1])
-    if scope.seed_day then seed(scope, 'day:' .. day, ARGV[seeds + 2 * s - 1]) else lacks = true end
+    scope.seed_day = seed(scope, day_field, scope.day, ARGV[seeds + 2 * s - 1])
+    lacks = lacks or not scope.seed_day
   end
   if scope.max_month and not scope.seed_month then
-    scope.seed_month = has_seeds and tonumber(ARGV[seeds + 2 * s])
-    if scope.seed_month then seed(scope, 'month:' .. month, ARGV[seeds + 2 * s]) else lacks = true end
+    scope.seed_month = seed(scope, month_field, scope.month, ARGV[seeds + 2 * s])
+    lacks = lacks or not scope.seed_month
   end
 end
 if lacks then return 'load 0 0 0 0 0' end
@@ -89,7 +95,7 @@ for s, scope in ipairs(scopes) do
   count(scope, now, need)
   scope.live = scope.live + 1
   scope.day, scope.month = scope.day + need, scope.month + cost
-  write_scope(scope, day, month, scope.max_day, scope.max_month)
+  write_scope(scope, day_field, month_field, scope.max_day, scope.max_month)
   if is_new then keep(held, scope, scope.max_day or scope.max_month) end
 end
 return answer('ok', 0, 0)

@@ -89,7 +89,8 @@ class Limiter:
     async def settle(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
         """Replace the reservation by what the request came to. Does not raise: what fails is sent again later."""
         entry = reservation.entry
-        self.local.close(entry, tokens, cost_nanousd)
+        if not self.local.close(entry, tokens, cost_nanousd):
+            return
         future = self.settlements.put(Settlement(entry, "actual"))
         if future is not None:
             try:
@@ -99,12 +100,13 @@ class Limiter:
 
     def settle_soon(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
         """The same without waiting, for `finally`."""
-        self.local.close(reservation.entry, tokens, cost_nanousd)
-        self.settlements.put(Settlement(reservation.entry, "actual"))
+        if self.local.close(reservation.entry, tokens, cost_nanousd):
+            self.settlements.put(Settlement(reservation.entry, "actual"))
 
     def refund_soon(self, reservation: Reservation) -> None:
         """As if the request had never been."""
-        self._give_back(reservation.entry)
+        if reservation.entry.is_live:
+            self._give_back(reservation.entry)
 
     async def start(self) -> None:
         """Try once to use Redis; where it does not answer, `run_forever` goes on trying."""

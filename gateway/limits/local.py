@@ -117,10 +117,10 @@ class LocalLimiter:
                 account.tokens -= entry.tokens
         entry.is_void = True
 
-    def close(self, entry: Entry, tokens: int, cost_nanousd: int) -> None:
-        """It came to this."""
+    def close(self, entry: Entry, tokens: int, cost_nanousd: int) -> bool:
+        """It came to this. False when it had ended before: that stands."""
         if not entry.is_live:
-            return
+            return False
         self._end(entry)
         for account in entry.accounts:
             account.closed_tokens += tokens
@@ -128,6 +128,7 @@ class LocalLimiter:
             if entry.at > account.horizon:
                 account.tokens += tokens - entry.tokens
         entry.tokens, entry.cost_nanousd, entry.closed_at = tokens, cost_nanousd, self._clock()
+        return True
 
     def check(self, admission: Admission, readings: Mapping[str, Reading]) -> None:
         """Raises LimitReached where this gateway's share of any scope's limits has no room for the request."""

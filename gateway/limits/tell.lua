@@ -6,6 +6,7 @@
 --      10 count it on day and month: 'always', 'seeded' (only where the ledger was asked before), or 'never'
 local held, window_us, day, month = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local id, tokens, cost, age_us = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local day_field, month_field = 'day:' .. day, 'month:' .. month
 local is_live, periods = ARGV[9] == 'live', ARGV[10]
 local now = now_us()
 local at = now - age_us
@@ -25,7 +26,7 @@ local s = 1
 for flags in string.gmatch(ARGV[4], '=(%d)') do
   s = s + 1
   flags = tonumber(flags)
-  local scope = read_scope(KEYS[s], slot, day, month)
+  local scope = read_scope(KEYS[s], slot, day_field, month_field)
   drop_old(scope, now, window_us)
   -- What was swept is still in the window.
   if age_us < window_us and not is_swept then count(scope, at, tokens) end
@@ -33,7 +34,7 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
   local on_day = flags % 2 == 1 and (periods == 'always' or periods == 'seeded' and scope.seed_day)
   local on_month = flags >= 2 and (periods == 'always' or periods == 'seeded' and scope.seed_month)
   scope.day, scope.month = scope.day + tokens, scope.month + cost
-  write_scope(scope, day, month, on_day, on_month)
+  write_scope(scope, day_field, month_field, on_day, on_month)
   keep(held, scope, flags > 0)
 end
 if is_swept then

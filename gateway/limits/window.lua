@@ -1,15 +1,14 @@
 -- What the scripts share; it stands before each of them.
 --
--- A scope (a tenant, a key, an end user) is one hash:
---   requests, tokens      of the last window, exactly as the buckets add up
---   <number>              a bucket, named by floor(time / width): 'requests tokens time-of-its-last-entry'
---   oldest, oldest_at     the oldest bucket and its last entry's time: it leaves the window as a whole, when the last
---                         entry does, so that no window sees too much; at most one width late
---   newest_at             the last entry's time
---   live                  requests under way
---   day:D, month:M        what the ledger said when it was asked ('seeded'); absent: nobody may assume zero
---   day+D, month+M        tokens and cost counted here since, reservations included
--- and what a gateway's incarnation holds of a tenant is one hash, request id -> record:
+-- A scope (a tenant, a key, an end user) is one hash. Each of its fields is packed (struct, doubles), since a field costs
+-- a call about a microsecond, and so does reading or writing a number as text:
+--   state       requests, tokens: the sums of the window as its buckets add up; live: requests under way; oldest,
+--               oldest_at: the oldest bucket (-1: none) and its last entry's time; newest_at: the last entry's time
+--   <number>    a bucket, named by floor(time / width): requests, tokens, its last entry's time. It leaves the window as
+--               a whole, when its last entry does, so that no window sees too much; at most one width late.
+--   day:D       counted: tokens counted here, reservations included; seed: what the ledger said when it was asked
+--   month:M     (-1: it was not; then nobody may assume zero). The month has the same for cost.
+-- What a gateway's incarnation holds of a tenant is one hash, request id -> record:
 --   'live slot tokens cost day month scope=flags ...'   reserved; flags: 1 counted on the day, 2 on the month
 --   'swept ...'                                          the same, given back because its gateway seemed dead
 --   'done'                                               settled by `tell`; a second one does nothing
@@ -23,23 +22,38 @@ local function now_us()
   return clock[1] * 1000000 + clock[2]
 end
 
-local function parse_bucket(bucket)
-  local requests, tokens, at = string.match(bucket, '^(%d+) (%d+) (%d+)$')
-  return tonumber(requests), tonumber(tokens), tonumber(at)
-end
+local function parse_bucket(bucket) return struct.unpack('ddd', bucket) end
 
 local function format_bucket(requests, tokens, at)
-  return string.format('%d %d %d', math.max(0, requests), math.max(0, tokens), at)
+  return struct.pack('ddd', requests > 0 and requests or 0, tokens > 0 and tokens or 0, at)
+end
+
+local function parse_period(field)
+  if not field then return 0, nil end
+  local counted, seed = struct.unpack('dd', field)
+  return counted, seed >= 0 and seed or nil
+end
+
+local function format_period(counted, seed)
+  return struct.pack('dd', counted > 0 and counted or 0, seed or -1)
+end
+
+local function format_state(scope)
+  local requests, tokens, live = scope.requests, scope.tokens, scope.live
+  return struct.pack('dddddd', requests > 0 and requests or 0, tokens > 0 and tokens or 0, live > 0 and live or 0,
+    scope.oldest, scope.oldest_at, scope.newest_at)
 end
 
 local function read_scope(key, slot, day, month)
-  local f = redis.call('HMGET', key, 'requests', 'tokens', 'oldest', 'oldest_at', 'newest_at', 'live', slot,
-    'day:' .. day, 'day+' .. day, 'month:' .. month, 'month+' .. month)
+  local f = redis.call('HMGET', key, 'state', slot, day, month)
+  local counted_day, seed_day = parse_period(f[3])
+  local counted_month, seed_month = parse_period(f[4])
+  local requests, tokens, live, oldest, oldest_at, newest_at = 0, 0, 0, -1, 0, 0
+  if f[1] then requests, tokens, live, oldest, oldest_at, newest_at = struct.unpack('dddddd', f[1]) end
   return {
-    key = key, slot = slot, requests = tonumber(f[1]) or 0, tokens = tonumber(f[2]) or 0,
-    oldest = tonumber(f[3]), oldest_at = tonumber(f[4]), newest_at = tonumber(f[5]) or 0, live = tonumber(f[6]) or 0,
-    bucket = f[7], seed_day = tonumber(f[8]), day = tonumber(f[9]) or 0,
-    seed_month = tonumber(f[10]), month = tonumber(f[11]) or 0,
+    key = key, slot = slot, is_new = not f[1], bucket = f[2],
+    requests = requests, tokens = tokens, live = live, oldest = oldest, oldest_at = oldest_at, newest_at = newest_at,
+    day = counted_day, seed_day = seed_day, month = counted_month, seed_month = seed_month,
   }
 end
 
@@ -51,10 +65,10 @@ local function bucket_numbers(scope)
 end
 
 local function drop_old(scope, now, window_us)
-  if not scope.oldest or scope.oldest_at + window_us > now then return end
+  if scope.oldest < 0 or scope.oldest_at + window_us > now then return end
   local numbers, gone = bucket_numbers(scope), {}
   local buckets = redis.call('HMGET', scope.key, unpack(numbers))
-  scope.oldest, scope.oldest_at = nil, nil
+  scope.oldest, scope.oldest_at = -1, 0
   for i, bucket in ipairs(buckets) do
     if bucket then
       local requests, tokens, at = parse_bucket(bucket)
@@ -67,14 +81,9 @@ local function drop_old(scope, now, window_us)
       if numbers[i] == scope.slot then scope.bucket = false end
     end
   end
+  if scope.oldest < 0 then scope.requests, scope.tokens = 0, 0 end
   if #gone > 0 then redis.call('HDEL', scope.key, unpack(gone)) end
-  if scope.oldest then
-    redis.call('HSET', scope.key, 'oldest', scope.oldest, 'oldest_at', scope.oldest_at,
-      'requests', scope.requests, 'tokens', scope.tokens)
-  else
-    scope.requests, scope.tokens = 0, 0
-    redis.call('HDEL', scope.key, 'oldest', 'oldest_at', 'requests', 'tokens')
-  end
+  redis.call('HSET', scope.key, 'state', format_state(scope))
 end
 
 -- One more request of `tokens` at `at`, which lies in the bucket `scope.slot`.
@@ -82,23 +91,20 @@ local function count(scope, at, tokens)
   local requests_there, tokens_there, last = 0, 0, at
   if scope.bucket then
     requests_there, tokens_there, last = parse_bucket(scope.bucket)
-    last = math.max(last, at)
+    if at > last then last = at end
   end
   scope.bucket = format_bucket(requests_there + 1, tokens_there + tokens, last)
   scope.requests, scope.tokens = scope.requests + 1, scope.tokens + tokens
-  scope.newest_at = math.max(scope.newest_at, at)
-  if not scope.oldest or scope.slot <= scope.oldest then scope.oldest, scope.oldest_at = scope.slot, last end
+  if at > scope.newest_at then scope.newest_at = at end
+  if scope.oldest < 0 or scope.slot <= scope.oldest then scope.oldest, scope.oldest_at = scope.slot, last end
 end
 
--- Write back what `count` changed, and `live`, `day` and `month`.
+-- Write back what `count` changed, `live`, and where asked for the day and the month.
 local function write_scope(scope, day, month, on_day, on_month)
-  local fields = {'requests', scope.requests, 'tokens', scope.tokens, 'newest_at', scope.newest_at, 'live', scope.live}
-  if scope.oldest then
-    fields[9], fields[10], fields[11], fields[12] = 'oldest', scope.oldest, 'oldest_at', scope.oldest_at
-  end
-  if scope.bucket then fields[#fields + 1], fields[#fields + 2] = scope.slot, scope.bucket end
-  if on_day then fields[#fields + 1], fields[#fields + 2] = 'day+' .. day, scope.day end
-  if on_month then fields[#fields + 1], fields[#fields + 2] = 'month+' .. month, scope.month end
+  local fields, n = {'state', format_state(scope)}, 2
+  if scope.bucket then fields[3], fields[4], n = scope.slot, scope.bucket, 4 end
+  if on_day then fields[n + 1], fields[n + 2], n = day, format_period(scope.day, scope.seed_day), n + 2 end
+  if on_month then fields[n + 1], fields[n + 2], n = month, format_period(scope.month, scope.seed_month), n + 2 end
   redis.call('HSET', scope.key, unpack(fields))
 end
 
@@ -115,31 +121,29 @@ local RECORD = '^(%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 local function close_record(record, tokens, cost, how)
   local state, slot, reserved, reserved_cost, day, month, scopes = string.match(record, RECORD)
   local was_live = state == 'live'
+  day, month = 'day:' .. day, 'month:' .. month
   reserved, reserved_cost = tonumber(reserved), tonumber(reserved_cost)
   if how ~= 'actual' then tokens, cost = 0, 0 end
   local s = 1
   for flags in string.gmatch(scopes, '=(%d)') do
     s = s + 1
     flags = tonumber(flags)
-    local f = redis.call('HMGET', KEYS[s], 'live', 'requests', 'tokens', slot, 'day+' .. day, 'month+' .. month)
-    if f[1] then
-      local fields = {'live', math.max(0, tonumber(f[1]) - (was_live and 1 or 0))}
-      if f[4] and how ~= 'sweep' then
-        local requests_there, tokens_there, at = parse_bucket(f[4])
+    local scope = read_scope(KEYS[s], slot, day, month)
+    if not scope.is_new then
+      if was_live then
+        scope.live = scope.live - 1
+        scope.day, scope.month = scope.day - reserved, scope.month - reserved_cost
+      end
+      scope.day, scope.month = scope.day + tokens, scope.month + cost
+      if how == 'sweep' then
+        scope.bucket = false
+      elseif scope.bucket then
+        local requests_there, tokens_there, at = parse_bucket(scope.bucket)
         local fewer = how == 'refund' and 1 or 0
-        fields[3], fields[4] = 'requests', math.max(0, tonumber(f[2]) - fewer)
-        fields[5], fields[6] = 'tokens', math.max(0, tonumber(f[3]) + tokens - reserved)
-        fields[7], fields[8] = slot, format_bucket(requests_there - fewer, tokens_there + tokens - reserved, at)
+        scope.requests, scope.tokens = scope.requests - fewer, scope.tokens + tokens - reserved
+        scope.bucket = format_bucket(requests_there - fewer, tokens_there + tokens - reserved, at)
       end
-      if flags % 2 == 1 then
-        fields[#fields + 1] = 'day+' .. day
-        fields[#fields + 1] = math.max(0, (tonumber(f[5]) or 0) + tokens - (was_live and reserved or 0))
-      end
-      if flags >= 2 then
-        fields[#fields + 1] = 'month+' .. month
-        fields[#fields + 1] = math.max(0, (tonumber(f[6]) or 0) + cost - (was_live and reserved_cost or 0))
-      end
-      redis.call('HSET', KEYS[s], unpack(fields))
+      write_scope(scope, day, month, flags % 2 == 1, flags >= 2)
     end
   end
 end
