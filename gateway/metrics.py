@@ -54,6 +54,11 @@ class Metrics:
         self.is_limiter_local = Gauge(
             "tiergate_limiter_is_local", "1 while Redis is away and limits are local", registry=self._registry
         )
+        self.local_decisions = Gauge(
+            "tiergate_limiter_local_decisions",
+            "Requests that were admitted or refused without Redis, since the start",
+            registry=self._registry,
+        )
         self.waiting_settlements = Gauge(
             "tiergate_settlements_waiting", "Settlements that Redis has not taken yet", registry=self._registry
         )

@@ -42,6 +42,7 @@ def measured_here(services: Services) -> Snapshot:
     """This process's metrics now."""
     shown = services.metrics
     shown.is_limiter_local.set(services.limiter.is_local)
+    shown.local_decisions.set(services.limiter.num_decided_here)
     shown.waiting_settlements.set(len(services.limiter.settlements))
     shown.under_way.set(services.outbox.num_under_way)
     for pool in services.registry.fleet.pools.values():

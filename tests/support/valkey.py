@@ -48,6 +48,11 @@ class ValkeyProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def cpu_s(self) -> float:
+        """What it has computed so far."""
+        assert self._process is not None
+        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
-from gateway.redis_client.line import Late, Lost
+from gateway.redis_client.line import MAX_IN_FLIGHT, Late, Lost
 from gateway.redis_client.pipeline import NUM_LINES, Pipeline
 from gateway.redis_client.resp import encode
 from tests.support.valkey import ValkeyProcess
@@ -101,8 +101,12 @@ async def test_calls_of_one_turn_leave_in_one_write() -> None:
 
     async with server(handler) as url, open_pipeline(url) as (pipeline, _):
         chunks.clear()
-        await asyncio.gather(*(pipeline.execute("PING") for _ in range(100)))
+        await asyncio.gather(*(pipeline.execute("PING") for _ in range(MAX_IN_FLIGHT)))
         assert len(chunks) == 1
+        chunks.clear()
+        # More wait here rather than in a server that answers all that it has read at once.
+        await asyncio.gather(*(pipeline.execute("PING") for _ in range(2 * MAX_IN_FLIGHT)))
+        assert max(chunk.count(b"PING") for chunk in chunks) <= MAX_IN_FLIGHT
 
 
 async def test_calls_of_the_same_order_keep_it(valkey: ValkeyProcess) -> None:
