@@ -37,11 +37,15 @@ MAX_PIPELINED = 16
 """Requests that wait behind the one being answered. Only tools pipeline; what comes beyond this must be sent again."""
 MIN_BYTES_PER_S = 65536
 """How fast a body that is not whole after `body_s` must have come."""
-_MAX_DISCARDED_BYTES = 64 * 2**20
 _LINGER_S = 5.0
+_MAX_LINGER_BYTES = 16 * 2**20
+"""A client that sends a body of twice the default bound still reads its 413; headers get a sixteenth."""
 _FREE_FRAMING_BYTES = 16384
 _MAX_FRAMING_RATIO = 3
 """Chunked bodies: framing may take three times the content, which chunks of two bytes need."""
+_FREE_PARTS = 4096
+_MIN_BYTES_A_PART = 16
+"""A body may come in so many parts, however small; later ones must hold so much on average. Each is a call of ours."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _BETWEEN, _HEAD, _BODY, _DEAF = range(4)
@@ -67,9 +71,9 @@ class Connection(HttpToolsProtocol):
         self._plain_head = b""
         self._is_ending = False
         self._head_bytes = 0
-        self._wire_bytes = self._body_bytes = 0
-        """Of one body, as sent and without its framing."""
-        self._discarded_bytes = 0
+        self._wire_bytes = self._body_bytes = self._num_parts = 0
+        """Of one body: as sent and without its framing, and in how many parts."""
+        self._linger_bytes = _MAX_LINGER_BYTES
         self._phase_began = 0.0
         self.deadline = door.now + self._bounds.head_s
         self.write_deadline = NEVER
@@ -150,6 +154,9 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._num_parts += 1
+        if self._num_parts > _FREE_PARTS + self._body_bytes / _MIN_BYTES_A_PART:
+            self._give_up(InvalidRequest("the body comes in too small chunks"))
         answer = self.cycle
         if answer.response_complete:
             return
@@ -316,7 +323,7 @@ class Connection(HttpToolsProtocol):
         self._start_asgi_task(answer, app)
 
     def _await_body(self) -> None:
-        self._wire_bytes = self._body_bytes = 0
+        self._wire_bytes = self._body_bytes = self._num_parts = 0
         self._phase_began = self._door.now
         self.deadline = self._phase_began + self._bounds.body_s
 
@@ -334,6 +341,8 @@ class Connection(HttpToolsProtocol):
         """Answer `error` and end, unless an earlier request is being answered: then end after it."""
         self._door.note(reason)
         is_body, self._parsing = self._parsing == _BODY, _DEAF
+        if not is_body:
+            self._linger_bytes = _MAX_LINGER_BYTES // 16
         if self._active is not None and is_body and self.pipeline:
             # Of a request that waits: it is not even begun.
             self.pipeline.popleft()
@@ -375,8 +384,8 @@ class Connection(HttpToolsProtocol):
         self.deadline = self._door.now + _LINGER_S
 
     def _discard(self, data: bytes) -> None:
-        self._discarded_bytes += len(data)
-        if self._discarded_bytes > _MAX_DISCARDED_BYTES:
+        self._linger_bytes -= len(data)
+        if self._linger_bytes < 0:
             self.cut()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import socket
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Protocol
 
 _log = logging.getLogger(__name__)
 
+NEVER = math.inf
+MAX_UNSENT_BYTES = 131072
 CROWDED_SHARE = 0.9
 """Above this share of `max_connections`, connections that wait for a next request are closed."""
 _LOG_EVERY_S = 60.0
@@ -87,4 +90,12 @@ class FrontDoor:
         self._told, self._tell_at = Counter(self.refused), self.now + _LOG_EVERY_S
 
 
-NEVER = math.inf
+def bound_unsent(listener: socket.socket) -> None:
+    """How much the kernel keeps for a client that does not read: without this, megabytes that nobody may ever want.
+
+    What is under way in the network does not count, so that a distant client's speed is not bounded. Connections
+    inherit it.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None:
+        listener.setsockopt(socket.IPPROTO_TCP, option, MAX_UNSENT_BYTES)

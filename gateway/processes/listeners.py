@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Sequence
 
+from gateway.http.front_door import bound_unsent
 from gateway.settings import ConfigError, GatewaySettings
 
 BACKLOG = 2048
@@ -28,6 +29,7 @@ def bind_for_each(settings: GatewaySettings) -> Sequence[socket.socket]:
 def _bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound_unsent(listener)
     if is_shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
