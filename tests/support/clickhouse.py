@@ -15,11 +15,10 @@ START_DEADLINE_S = 60
 _PROGRAM = """
 import sys
 from pathlib import Path
-
-from tests.support.ports import free_port
 from tiergate.embedded.clickhouse import run
-sys.exit(run(Path(sys.argv[1]), int(sys.argv[2])))
+sys.exit(run(Path(sys.argv[1]), int(sys.argv[2]), password=sys.argv[3]))
 """
+PASSWORD = "the-clickhouse-password"
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ClickHouseProcess:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return url_at(self.port)
 
     def stop(self) -> int:
         self.process.terminate()
@@ -42,8 +41,14 @@ class ClickHouseProcess:
         self.process.stderr.close()
 
 
+def url_at(port: int) -> str:
+    return f"http://tiergate:{PASSWORD}@127.0.0.1:{port}"
+
+
 def spawn_clickhouse(data_dir: Path, port: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", _PROGRAM, str(data_dir), str(port)], stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(data_dir), str(port), PASSWORD], stderr=subprocess.PIPE
+    )
 
 
 def start_clickhouse(data_dir: Path, port: int | None = None) -> ClickHouseProcess:
@@ -71,6 +76,6 @@ def running_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess]:
 
 
 def _answers(running: ClickHouseProcess) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"{running.url}/ping", timeout=2) as reply:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{running.port}/ping", timeout=2) as reply:
         return bool(reply.read() == b"Ok.\n")
     return False

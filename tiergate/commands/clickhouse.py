@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,18 @@ def clickhouse(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1.")] = 8123,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve ClickHouse's engine on loopback, over its HTTP interface."""
+    """Serve ClickHouse's engine on loopback, over its HTTP interface.
+
+    Clients have to send the password in TIERGATE_CLICKHOUSE_PASSWORD, as user `tiergate`.
+    """
     from tiergate.commands.logs import start_logging
+    from tiergate.failure import Failure
+
+    # Not an option: every user of the machine can read a process's arguments.
+    password = os.environ.get("TIERGATE_CLICKHOUSE_PASSWORD")
+    if not password:
+        raise Failure("TIERGATE_CLICKHOUSE_PASSWORD: set the password that clients have to send")
     from tiergate.embedded.clickhouse import run
 
     start_logging(log_level)
-    raise typer.Exit(run(data_dir, port))
+    raise typer.Exit(run(data_dir, port, password=password))

@@ -2,7 +2,8 @@
 
 Speaks what clickhouse-connect speaks: statements in the URL or the body, `FORMAT Native` both ways, `param_*`, settings
 as parameters, summaries and exceptions in headers. Sessions and compressed blocks are not kept: every request carries
-its own settings. There is no password; what a browser sends (an Origin, a foreign Host) is refused.
+its own settings. Every query needs the password (user `tiergate`), in any of the ways that ClickHouse takes one. What a
+browser sends (an Origin, a foreign Host) is refused.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from uuid import uuid4
 import lz4.frame
 from aiohttp import web
 
+from tiergate.embedded.credentials import WrongPassword, check_password
 from tiergate.embedded.engine import Answer, Engine, EngineError
 from tiergate.embedded.statements import BadRequest, Statement, parse_statement
 
@@ -30,14 +32,19 @@ _STATUS_OF_CODE = {
     **dict.fromkeys((36, 47, 53, 62, 43, 42, 27, 130, 457, 115, 456, 6, 38, 41, 70, 72), 400),
     **dict.fromkeys((60, 81, 16, 46), 404),
     159: 408,
+    497: 403,
+    516: 401,
     202: 503,
     241: 503,
 }
 
 
 class _Server:
-    def __init__(self, engine: Engine, readers: ThreadPoolExecutor, writer: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, engine: Engine, readers: ThreadPoolExecutor, writer: ThreadPoolExecutor, *, password: str
+    ) -> None:
         self._engine = engine
+        self._password = password
         self._readers = readers
         self._writer = writer
 
@@ -49,6 +56,7 @@ class _Server:
         headers = {"X-ClickHouse-Query-Id": query_id, "X-ClickHouse-Timezone": self._engine.timezone}
         try:
             _check_origin(request)
+            check_password(request.headers, request.query, password=self._password)
             params, body = await _read(request)
             if request.method == "GET" and not params.get("query"):
                 return await self.ping(request)
@@ -57,6 +65,9 @@ class _Server:
             answer = await self._run(statement, is_read_only=is_read_only)
         except BadRequest as error:
             return _failure(EngineError(f"Code: 36. DB::Exception: {error}. (BAD_ARGUMENTS)"), headers)
+        except WrongPassword as error:
+            text = f"Code: 516. DB::Exception: {error}. (AUTHENTICATION_FAILED)"
+            return _failure(EngineError(text), headers | {"WWW-Authenticate": 'Basic realm="tiergate clickhouse"'})
         except EngineError as error:
             return _failure(error, headers)
         headers["X-ClickHouse-Summary"] = _summary(answer)
@@ -71,8 +82,10 @@ class _Server:
         return await loop.run_in_executor(pool, lambda: self._engine.run(statement, is_read_only=is_read_only))
 
 
-def make_app(engine: Engine, readers: ThreadPoolExecutor, writer: ThreadPoolExecutor) -> web.Application:
-    server = _Server(engine, readers, writer)
+def make_app(
+    engine: Engine, readers: ThreadPoolExecutor, writer: ThreadPoolExecutor, *, password: str
+) -> web.Application:
+    server = _Server(engine, readers, writer, password=password)
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     app.router.add_get("/ping", server.ping)
     app.router.add_get("/replicas_status", server.ping)
@@ -81,16 +94,16 @@ def make_app(engine: Engine, readers: ThreadPoolExecutor, writer: ThreadPoolExec
     return app
 
 
-def run(data_dir: Path, port: int) -> int:
+def run(data_dir: Path, port: int, *, password: str) -> int:
     """Serve until SIGTERM or SIGINT; the exit status. A bad directory or a port in use: one line, status 2."""
     try:
-        return asyncio.run(_serve(data_dir, port))
+        return asyncio.run(_serve(data_dir, port, password))
     except (OSError, EngineError) as error:
         sys.stderr.write(f"tiergate clickhouse: {error}\n")
         return 2
 
 
-async def _serve(data_dir: Path, port: int) -> int:
+async def _serve(data_dir: Path, port: int, password: str) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -98,7 +111,7 @@ async def _serve(data_dir: Path, port: int) -> int:
     with ThreadPoolExecutor(_NUM_READERS, "reader") as readers, ThreadPoolExecutor(1, "writer") as writer:
         engine = await loop.run_in_executor(writer, Engine, data_dir)
         try:
-            runner = web.AppRunner(make_app(engine, readers, writer), access_log=None)
+            runner = web.AppRunner(make_app(engine, readers, writer, password=password), access_log=None)
             await runner.setup()
             try:
                 await web.TCPSite(runner, _HOST, port).start()

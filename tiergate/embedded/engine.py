@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import chdb
 
+from tiergate.embedded.access import Forbidden, Rules, write_config
 from tiergate.embedded.statements import Statement, quote_name, quote_string
 
 # Start options of the whole engine. It idles beside models on one machine, so its caches are kept small.
@@ -35,6 +36,10 @@ _SETTINGS = {
     "max_execution_time": "30",
     "date_time_input_format": "best_effort",
 }
+_TEXT_TYPES = "String|URI|Map|char"
+DATABASE = "tiergate"
+"""Of requests that name none. chDB's own `default` is a window on the file system, and closed."""
+_CONFIG_NAME = "engine.xml"
 _CODE = re.compile(r"Code: (\d+)\. ")
 _UNKNOWN_ERROR = 1002
 _NOT_ENOUGH_SPACE = 243
@@ -66,14 +71,24 @@ class Engine:
 
     def __init__(self, data_dir: Path) -> None:
         """Raises EngineError when another process has the directory, OSError when it cannot be written."""
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = os.path.realpath(data_dir)
+        if set(self._path) & set("?&%#"):
+            raise EngineError(f"the engine cannot use a directory with ?, &, % or # in its name: {self._path}")
         self._lock_fd = _lock(data_dir / "tiergate.lock")
         try:
-            # The engine lives as long as any handle, and takes its options from the first.
-            self._first = chdb.connect(f"{self._path}?{urlencode(_OPTIONS)}")
-            self.version, self.timezone = (
-                self._first.query("SELECT version(), timezone()", "TSV").bytes().decode().split()
+            config = Path(self._path, _CONFIG_NAME)
+            write_config(config)
+            # The engine lives as long as any handle, and takes its options from the first. Without a file of ours it
+            # would take a `config.xml` from the working directory.
+            options = urlencode(_OPTIONS | {"config-file": str(config)}, quote_via=quote, safe="/")
+            self._first = chdb.connect(f"{self._path}?{options}")
+            self.version, self.timezone = self._column("SELECT arrayJoin([version(), timezone()])")
+            self._check_grants()
+            self._first.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+            self._rules = Rules.of(
+                table_functions=self._column("SELECT name FROM system.table_functions"),
+                text_settings=self._column(f"SELECT name FROM system.settings WHERE match(type, '{_TEXT_TYPES}')"),
             )
         except BaseException:
             os.close(self._lock_fd)
@@ -89,19 +104,32 @@ class Engine:
         settings = _SETTINGS | dict(statement.settings)
         try:
             with self._handle() as handle:
-                if statement.database and statement.database != "default":
-                    handle.query(f"USE {quote_name(statement.database)}")
+                self._rules.check(_format(handle, statement), statement.settings)
+                database = statement.database if statement.database not in (None, "", "default") else DATABASE
+                handle.query(f"USE {quote_name(database)}")
                 pairs = ", ".join(f"{name} = {quote_string(value)}" for name, value in settings.items())
                 handle.query(f"SET {pairs}")
                 if is_read_only:
                     handle.query("SET readonly = 2")
                 has_data = statement.data is not None
                 answer = _insert(handle, statement, self._path) if has_data else _query(handle, statement)
+        except Forbidden as error:
+            raise EngineError(f"Code: 497. DB::Exception: {error} may not be used here. (ACCESS_DENIED)") from error
         except (chdb.ChdbError, RuntimeError) as error:
             raise EngineError(str(error)) from error
         except OSError as error:
             raise EngineError(f"Code: {_NOT_ENOUGH_SPACE}. DB::Exception: {error}") from error
         return Answer(*answer, elapsed_ns=time.monotonic_ns() - started_ns)
+
+    def _column(self, sql: str) -> list[str]:
+        text: bytes = self._first.query(sql, "TSVRaw").bytes()
+        return text.decode().splitlines()
+
+    def _check_grants(self) -> None:
+        """An engine that did not take our configuration would allow everything."""
+        grants = self._column("SHOW GRANTS")
+        if len(grants) != 1 or "CREATE VIEW" not in grants[0] or "SOURCES" in grants[0]:
+            raise EngineError(f"the engine did not take its configuration: {'; '.join(grants)}")
 
     @contextmanager
     def _handle(self) -> Iterator[Any]:
@@ -111,6 +139,15 @@ class Engine:
             yield handle
         finally:
             handle.close()
+
+
+def _format(handle: Any, statement: Statement) -> str:
+    """One statement as the engine understands it; several are an error, for only the first would be looked at."""
+    sql = statement.sql if statement.data is None else f"{statement.sql} FORMAT {statement.format}"
+    # The escaping of parameters' values.
+    escaped = sql.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+    formatted: bytes = handle.query("SELECT formatQuery({sql:String})", "TSVRaw", params={"sql": escaped}).bytes()
+    return formatted.decode()
 
 
 def _query(handle: Any, statement: Statement) -> tuple[bytes, int, int, int, int]:

@@ -61,7 +61,7 @@ def make_plan(
         clickhouse=Spec(
             name="clickhouse",
             argv=_tiergate("clickhouse", "--data-dir", clickhouse_dir, "--port", str(ports.clickhouse)),
-            env=env,
+            env={**env, "TIERGATE_CLICKHOUSE_PASSWORD": kept.clickhouse_password},
             probe=answers_http(ports.clickhouse, "/ping"),
         ),
         workers=tuple(
@@ -106,7 +106,7 @@ def _settings(data_dir: Path, *, ports: Ports, kept: Secrets) -> dict[str, str]:
         "TIERGATE_DATA_DIR": str(data_dir),
         "TIERGATE_DATABASE_URL": f"sqlite+aiosqlite:///{data_dir / 'tiergate.db'}",
         "TIERGATE_REDIS_URL": redis,
-        "TIERGATE_CLICKHOUSE_URL": f"http://{LOOPBACK}:{ports.clickhouse}",
+        "TIERGATE_CLICKHOUSE_URL": f"http://tiergate:{kept.clickhouse_password}@{LOOPBACK}:{ports.clickhouse}",
         "TIERGATE_KEY_PEPPER": kept.key_pepper,
         "TIERGATE_BOOTSTRAP_ADMIN_KEY": kept.admin_key,
         "TIERGATE_WORKER_KEY": kept.worker_key,

@@ -12,27 +12,35 @@ FILE_NAME = "keys.json"
 
 
 class Secrets(msgspec.Struct, kw_only=True, frozen=True):
-    """The tenants' keys are made by the gateway, and empty until then."""
+    """The tenants' keys are made by the gateway, and empty until then.
+
+    clickhouse_password is empty in a file of an earlier version, until `load_secrets` makes one.
+    """
 
     worker_key: str
     key_pepper: str
     admin_key: str
     valkey_password: str
+    clickhouse_password: str = ""
     enterprise_key: str = ""
     free_key: str = ""
 
 
 def load_secrets(data_dir: Path) -> Secrets:
-    """Read the file, or make it. Raises Failure when it cannot be read; it is never overwritten then."""
+    """Read the file, or make it, or what it lacks. Raises Failure for one that cannot be read, and leaves it alone."""
     path = data_dir / FILE_NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Secrets)
+        kept = msgspec.json.decode(path.read_bytes(), type=Secrets)
     except FileNotFoundError:
         made = _make_secrets()
         save_secrets(data_dir, made)
         return made
     except (OSError, msgspec.DecodeError) as error:
         raise Failure(f"{path} cannot be read: {error}") from error
+    if not kept.clickhouse_password:
+        kept = msgspec.structs.replace(kept, clickhouse_password=secrets.token_urlsafe(32))
+        save_secrets(data_dir, kept)
+    return kept
 
 
 def save_secrets(data_dir: Path, kept: Secrets) -> None:
@@ -45,4 +53,5 @@ def _make_secrets() -> Secrets:
         key_pepper=secrets.token_urlsafe(32),
         admin_key=f"tg-{secrets.token_hex(4)}-{secrets.token_urlsafe(32)}",
         valkey_password=secrets.token_urlsafe(32),
+        clickhouse_password=secrets.token_urlsafe(32),
     )

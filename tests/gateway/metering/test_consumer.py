@@ -23,7 +23,7 @@ from gateway.metering.schema import apply_migrations, connect_migrated
 from gateway.metering.shipper import NothingTaken
 from gateway.metering.store import EVENT_FIELDS, UsageStore
 from protocol.usage import UsageEvent
-from tests.support.clickhouse import start_clickhouse
+from tests.support.clickhouse import start_clickhouse, url_at
 from tests.support.events import make_event
 from tests.support.ports import free_port
 
@@ -304,7 +304,7 @@ def test_migrations_are_recorded_and_may_run_again(clickhouse_url: str) -> None:
 
 async def test_usage_waits_while_clickhouse_is_away_and_arrives_when_it_returns(tmp_path: Path) -> None:
     port, stop = free_port(), threading.Event()
-    url = f"http://127.0.0.1:{port}"
+    url = url_at(port)
     store = UsageStore(url)
     consumer = Consumer(tmp_path, store)
     thread = threading.Thread(target=consumer.run, args=(stop,))
@@ -351,7 +351,7 @@ asyncio.run(main())
 @pytest.mark.slow
 def test_kill_9_of_every_process_in_turn_leaves_exactly_one_row_an_event(tmp_path: Path) -> None:
     port, data_dir = free_port(), tmp_path / "data"
-    url = f"http://127.0.0.1:{port}"
+    url = url_at(port)
     acknowledged: list[str] = []
     server = start_clickhouse(tmp_path / "clickhouse", port)
     for turn in range(3):

@@ -28,7 +28,21 @@ def test_keys_are_made_once_and_kept_private(tmp_path: Path) -> None:
     made = load_secrets(tmp_path)
     assert mode(tmp_path / "keys.json") == 0o600
     assert load_secrets(tmp_path) == made
-    assert len({made.worker_key, made.key_pepper, made.admin_key, made.valkey_password}) == 4
+    keys = {made.worker_key, made.key_pepper, made.admin_key, made.valkey_password, made.clickhouse_password}
+    assert len(keys) == 5 and all(len(key) > 30 for key in keys)
+
+
+def test_a_keys_file_of_an_earlier_version_gets_what_it_lacks_and_keeps_the_rest(tmp_path: Path) -> None:
+    made = load_secrets(tmp_path)
+    path = tmp_path / "keys.json"
+    fields = json.loads(path.read_text())
+    del fields["clickhouse_password"]
+    path.write_text(json.dumps(fields))
+    completed = load_secrets(tmp_path)
+    assert len(completed.clickhouse_password) > 30
+    assert msgspec.structs.replace(completed, clickhouse_password=made.clickhouse_password) == made
+    assert load_secrets(tmp_path) == completed
+    assert mode(path) == 0o600
 
 
 def test_a_broken_keys_file_is_told_and_left_alone(tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ from tiergate.up.ports import free_ports
 from tiergate.up.secrets import Secrets
 
 KEPT = Secrets(
-    worker_key="the-worker-key", key_pepper="the-pepper", admin_key="the-admin", valkey_password="the-password"
+    worker_key="the-worker-key",
+    key_pepper="the-pepper",
+    admin_key="the-admin",
+    valkey_password="the-password",
+    clickhouse_password="the-other-password",
 )
 
 
@@ -40,6 +44,13 @@ def test_no_secret_is_an_argument() -> None:
     specs = (made.valkey, made.clickhouse, *made.workers, made.migrate, made.consumer, made.gateway)
     arguments = " ".join(text for spec in specs for text in spec.argv)
     assert "the-" not in arguments
+
+
+def test_the_gateway_and_the_consumer_send_what_clickhouse_demands() -> None:
+    made = plan()
+    assert made.clickhouse.env["TIERGATE_CLICKHOUSE_PASSWORD"] == "the-other-password"
+    for spec in (made.gateway, made.consumer):
+        assert spec.env["TIERGATE_CLICKHOUSE_URL"] == "http://tiergate:the-other-password@127.0.0.1:3"
 
 
 @pytest.mark.parametrize(("num_cores", "expected"), [(1, "1"), (2, "1"), (8, "4")])
