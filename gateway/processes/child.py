@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from gateway.metric_snapshots import Snapshot
 from gateway.processes.inheritance import OPTION, Inherited
-from gateway.processes.messages import FromChild, Gathered, HurryUp, Link, Measure, Measured, StandIn
+from gateway.processes.messages import FromChild, Gathered, HurryUp, Link, Measure, Measured, StandInFor
 
 END_WITHIN_S = 10.0
 
@@ -100,7 +100,7 @@ class Child:
         self.link.send(Gathered(number, all))
 
     def stand_in_for(self, slots: frozenset[int]) -> None:
-        self.link.send(StandIn(slots))
+        self.link.send(StandInFor(slots))
 
     def stop(self) -> None:
         """Before it is ready, it has nothing to lose and ends at once."""

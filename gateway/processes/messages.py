@@ -46,7 +46,7 @@ class Gathered(msgspec.Struct, frozen=True, tag=True):
     all: Snapshot
 
 
-class StandIn(msgspec.Struct, frozen=True, tag=True):
+class StandInFor(msgspec.Struct, frozen=True, tag=True):
     """Parent: accept connections for these slots, too, whose process is away, and for no others."""
 
     slots: frozenset[int]
@@ -57,7 +57,7 @@ class HurryUp(msgspec.Struct, frozen=True, tag=True):
 
 
 FromChild = Ready | Leaving | Measured | Gather
-FromParent = Measure | Gathered | StandIn | HurryUp
+FromParent = Measure | Gathered | StandInFor | HurryUp
 
 
 class Link:

@@ -10,8 +10,18 @@ import uvicorn
 from gateway.http.errors import Unavailable
 from gateway.metric_snapshots import Snapshot
 from gateway.processes.inheritance import Inherited
-from gateway.processes.messages import FromParent, Gather, Gathered, HurryUp, Leaving, Link, Measure, Measured, Ready
-from gateway.processes.messages import StandIn as StandInFor
+from gateway.processes.messages import (
+    FromParent,
+    Gather,
+    Gathered,
+    HurryUp,
+    Leaving,
+    Link,
+    Measure,
+    Measured,
+    Ready,
+    StandInFor,
+)
 from gateway.processes.stand_in import StandIn
 
 GATHER_DEADLINE_S = 3.0
