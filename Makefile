@@ -2,14 +2,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests that share servers share a process; beyond a few processes each would start servers of its own for nothing.
+ON_ALL_CORES := --numprocesses=logical --maxprocesses=4 --dist=loadscope
 
-.PHONY: up test lint bench docs demo-models clean
+.PHONY: up test test-long lint bench docs demo-models clean
 
 up: $(READY)  ## everything on this machine, with the demo models
 	@$(BIN)/tiergate up
 
-test: $(READY)
-	@$(BIN)/python -m pytest
+test: $(READY)  ## on all cores, in at most 12 minutes on two
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not long"
+
+test-long: $(READY)  ## the tests that take more than 20 seconds each
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m long
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ TOKENIZER = load_tokenizer(DEMO / "models" / "small")
 END_ID = TOKENIZER.token_to_id(END)
 
 # peft calls what transformers has renamed.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
 def _prompts() -> list[list[int]]:

@@ -14,7 +14,7 @@ from tests.support.platform import Platform, start_platform, stop, wait_until
 NUM_STREAMS = 16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_request_that_reached_done_has_exactly_one_row(tmp_path: Path) -> None:
     platform = start_platform(tmp_path / "data")
     try:

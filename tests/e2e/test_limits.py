@@ -11,7 +11,7 @@ from tests.support.platform import Platform
 BODY = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_61st_request_in_a_minute_is_refused_and_passes_after_the_window(platform: Platform) -> None:
     key = _new_tenant_key(platform, tier="free", limits={"requests_per_minute": 60, "tokens_per_minute": None})
     with httpx.Client(base_url=platform.base_url, headers={"Authorization": f"Bearer {key}"}, timeout=30) as client:

@@ -348,7 +348,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_of_every_process_in_turn_leaves_exactly_one_row_an_event(tmp_path: Path) -> None:
     port, data_dir = free_port(), tmp_path / "data"
     url = url_at(port)

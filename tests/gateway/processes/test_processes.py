@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -78,6 +79,15 @@ async def test_a_killed_child_comes_back_and_no_total_falls(tmp_path: Path, valk
         assert totals and all(after[name] == before[name] + 20 for name in totals)
         processes.parent.terminate()
         assert await processes.end() == 0, processes.log
+
+
+@pytest.mark.long
+async def test_a_child_that_hangs_is_replaced(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with serving(tmp_path, valkey.url, num_processes=2) as processes:
+        hung = min(processes.children())
+        os.kill(hung, signal.SIGSTOP)
+        await until_dead({hung})
+        await processes.until_all_serve(2)
 
 
 async def test_others_serve_for_a_child_that_cannot_be_started(tmp_path: Path, valkey: ValkeyProcess) -> None:

@@ -1,0 +1,27 @@
+"""Which tests go to one process when several share the work: a file's, or a folder's whose files share servers."""
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_SHARED = {
+    "tests/e2e",
+    "tests/gateway/dashboard",
+    "tests/gateway/inference",
+    "tests/gateway/metering",
+    "tests/worker/server",
+}
+"""Their fixtures start whole servers once for a session, which is once for each process."""
+_ALONE = {"tests/e2e/test_crash.py", "tests/e2e/test_mixed_adapters.py"}
+"""They start servers of their own."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling | None:
+    return _ByServers(config) if config.getvalue("dist") == "loadscope" else None
+
+
+class _ByServers(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        folder = file.rpartition("/")[0]
+        return folder if folder in _SHARED and file not in _ALONE else file
