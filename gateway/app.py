@@ -49,6 +49,7 @@ from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import open_limiter
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
+from gateway.metering.refused import RefusedRows
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
 from gateway.redis_client import AWAY, connect_redis
@@ -114,6 +115,7 @@ async def open_services(
             workers=workers,
             outbox=outbox,
             usage=usage,
+            refused=RefusedRows(settings.data_dir),
             metrics=metrics,
             overload=overload,
             is_draining=is_draining,

@@ -10,7 +10,12 @@ from gateway.metric_snapshots import Snapshot, merge, snapshot
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 
-_SEEN_BY_ALL = {"tiergate_limiter_is_local", "tiergate_replicas", "tiergate_event_loop_lag_seconds"}
+_SEEN_BY_ALL = {
+    "tiergate_limiter_is_local",
+    "tiergate_replicas",
+    "tiergate_event_loop_lag_seconds",
+    "tiergate_usage_refused_rows",
+}
 """Gauges that each process sees for itself: the largest is the gateway's. All other gauges are added up."""
 
 
@@ -64,6 +69,11 @@ class Metrics:
         )
         self.under_way = Gauge(
             "tiergate_outbox_under_way", "Usage events that are not durable yet", registry=self._registry
+        )
+        self.refused_rows = Gauge(
+            "tiergate_usage_refused_rows",
+            "Usage events that ClickHouse refused, set aside in this data directory's outboxes",
+            registry=self._registry,
         )
         self.replicas = Gauge("tiergate_replicas", "Healthy replicas", ["pool"], registry=self._registry)
         self.overload_refusals = Counter(

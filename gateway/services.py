@@ -14,6 +14,7 @@ from gateway.domain.principal import Principal
 from gateway.limits.limiter import Limiter
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
+from gateway.metering.refused import RefusedRows
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
@@ -42,6 +43,7 @@ class Services:
     workers: WorkerClient
     outbox: Outbox
     usage: UsageQueries
+    refused: RefusedRows
     metrics: Metrics
     overload: OverloadGuard
     is_draining: Callable[[], bool]

@@ -34,6 +34,7 @@ async def ready(services: ServicesDep) -> JSONResponse:
 @router.get("/metrics")
 async def metrics(services: ServicesDep) -> Response:
     """Of all processes of this gateway, whichever of them was asked."""
+    services.metrics.refused_rows.set(await services.refused.count())
     shown = await services.add_siblings(measured_here(services))
     return Response(render(shown), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -286,7 +286,7 @@ class LimitsMachine(RuleBasedStateMachine):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_limiter_keeps_its_promise(tmp_path: Path) -> None:
     process = ValkeyProcess(tmp_path)
     process.start()
