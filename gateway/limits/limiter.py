@@ -92,7 +92,8 @@ class Limiter:
         if not self.local.close(entry, tokens, cost_nanousd):
             return
         future = self.settlements.put(Settlement(entry, "actual"))
-        if future is not None:
+        # Whoever was admitted without Redis has waited for it once already.
+        if future is not None and entry.is_known:
             try:
                 await future
             except AWAY:
@@ -123,10 +124,7 @@ class Limiter:
 
     def tell_anew(self) -> None:
         """Others took this gateway for dead: what it has under way may have been given back."""
-        self._telling.forget_registrations()
-        for request_id, entry in self.local.live.items():
-            entry.is_known = False
-            self.local.untold[request_id] = entry
+        self._telling.doubt()
         self._trouble.set()
 
     def _refuse_too_large(self, admission: Admission) -> None:

@@ -53,6 +53,13 @@ class Telling:
         """Some may not have arrived, or be gone."""
         self._registration += 1
 
+    def doubt(self) -> None:
+        """Others may have taken this gateway for dead and given back what it has under way: tell all of it anew."""
+        self.forget_registrations()
+        for request_id, entry in self._local.live.items():
+            entry.is_known = False
+            self._local.untold[request_id] = entry
+
     def tell(self, entry: Entry) -> Call:
         """Raises Lost."""
         self.register(entry.accounts[0], entry.admission.tenant_id)
@@ -84,8 +91,11 @@ class Telling:
         beat = await self._presence.beat()
         if has_forgotten:
             await self._wait_for_others(beat.num_alive)
-        else:
-            self._local.num_gateways = max(1, beat.num_alive)
+            return
+        self._local.num_gateways = max(1, beat.num_alive)
+        if not beat.was_alive:
+            self.doubt()
+            await self.tell_untold()
 
     async def _tell_everything(self) -> None:
         await self.tell_untold()

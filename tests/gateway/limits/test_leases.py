@@ -91,6 +91,18 @@ async def test_a_gateway_that_was_only_paused_is_counted_right_when_it_comes_bac
             assert await is_refused(limiter, tenant_id, tokens=41)
 
 
+async def test_a_gateway_that_lost_its_connection_for_longer_than_its_lease_is_counted_when_it_returns(
+    own_valkey: ValkeyProcess,
+) -> None:
+    tenant_id = uuid4()
+    async with open_gateway(own_valkey) as (cut_off, _):
+        await cut_off.admit(admission(tenant_id, TIER, tokens=60))
+        async with open_gateway(own_valkey) as (limiter, keeper):
+            await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+            await cut_off._return()
+            assert await is_refused(limiter, tenant_id)
+
+
 async def test_a_request_that_ends_after_its_gateway_was_taken_for_dead_counts_once(own_valkey: ValkeyProcess) -> None:
     tenant_id = uuid4()
     async with open_gateway(own_valkey) as (paused, _):
