@@ -18,6 +18,7 @@ from gateway.http.draining import serve_last_requests
 from gateway.http.front_door import Bounds, FrontDoor
 from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, raise_open_files
 from gateway.inference.probes import measured_here
+from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
 from gateway.processes.listeners import BACKLOG, bind
 from gateway.processes.parent_link import ParentLink
@@ -100,11 +101,11 @@ async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 
 
 
 def check_data_dir(settings: GatewaySettings) -> None:
-    """Raises ConfigError unless the directory is there, or can be made, and can be written."""
+    """Raises ConfigError unless the directory is there, or can be made, is private and can be written."""
     try:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        make_private(settings.data_dir)
     except OSError as error:
-        raise ConfigError(f"TIERGATE_DATA_DIR: cannot make {settings.data_dir}: {error.strerror}") from error
+        raise ConfigError(f"TIERGATE_DATA_DIR: cannot use {settings.data_dir}: {error.strerror}") from error
     if not os.access(settings.data_dir, os.W_OK | os.X_OK):
         raise ConfigError(f"TIERGATE_DATA_DIR: {settings.data_dir} is not writable")
 

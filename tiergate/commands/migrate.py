@@ -10,6 +10,7 @@ def migrate(
     ] = None,
 ) -> None:
     """Bring the relational database to the newest revision."""
+    from gateway.private_folder import make_private
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
     from tiergate.failure import Failure
@@ -17,9 +18,9 @@ def migrate(
     start_logging()
     settings = gateway_settings(None, **({"database_url": database_url} if database_url else {}))
     try:
-        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(settings.data_dir)
     except OSError as error:
-        raise Failure(f"TIERGATE_DATA_DIR: cannot make {settings.data_dir}: {error.strerror}") from error
+        raise Failure(f"TIERGATE_DATA_DIR: cannot use {settings.data_dir}: {error.strerror}") from error
     from sqlalchemy.exc import SQLAlchemyError
 
     from migrations.run import migrate as upgrade

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import chdb
 
+from gateway.private_folder import make_private
 from tiergate.embedded.access import Forbidden, Rules, write_config
 from tiergate.embedded.statements import Statement, quote_name, quote_string
 
@@ -71,7 +72,7 @@ class Engine:
 
     def __init__(self, data_dir: Path) -> None:
         """Raises EngineError when another process has the directory, OSError when it cannot be written."""
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(data_dir)
         self._path = os.path.realpath(data_dir)
         if set(self._path) & set("?&%#"):
             raise EngineError(f"the engine cannot use a directory with ?, &, % or # in its name: {self._path}")

@@ -6,18 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.private_folder import make_private
 from tiergate.failure import Failure
 
 
 @contextmanager
 def owned(data_dir: Path) -> Iterator[Path]:
-    """Create `data_dir` and hold it; its absolute path. Raises Failure when it cannot be written or is in use."""
+    """Create `data_dir`, or close it to others, and hold it; its absolute path.
+
+    Raises Failure when it cannot be written, belongs to somebody else or is in use.
+    """
     path = data_dir.absolute()
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path)
         fd = os.open(path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Failure(f"--data-dir {data_dir} cannot be written: {error.strerror}") from error
+        raise Failure(f"--data-dir {data_dir} cannot be used: {error.strerror}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

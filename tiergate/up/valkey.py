@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gateway.private_folder import make_private
 from tiergate.failure import Failure
 from tiergate.up.data_dir import write_private
 from tiergate.up.ports import LOOPBACK
@@ -25,7 +26,7 @@ def write_config(folder: Path, *, port: int, password: str) -> Path:
 
     noeviction: a lost rate window or registration would be a silent lie; a refused write is an error that is handled.
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_private(folder)
     lines = (
         f"bind {LOOPBACK}",
         f"port {port}",
