@@ -57,6 +57,13 @@ def test_the_printed_curl_works(platform: Platform) -> None:
     assert answer["choices"][0]["message"]["role"] == "assistant"
 
 
+def test_no_key_stands_in_the_log(platform: Platform) -> None:
+    printed = platform.log_path.read_text()
+    kept = json.loads((platform.data_dir / "keys.json").read_text())
+    assert all(key and key not in printed for key in kept.values())
+    assert str(platform.data_dir / "keys.json") in printed
+
+
 def test_both_tenants_are_served_by_both_pools(platform: Platform) -> None:
     for key in (platform.enterprise_key, platform.free_key):
         for pool in POOLS:

@@ -35,10 +35,10 @@ def admin_key(
 
 def _kept_by_up(data_dir: Path) -> dict[str, str]:
     """The pepper and, whatever the environment says, the database that belongs to it."""
-    from tiergate.up.secrets import FILE_NAME, load_secrets
+    from tiergate.up.secrets import KEYS_FILE, load_secrets
 
     # `load_secrets` would make the file.
-    if not (data_dir / FILE_NAME).is_file():
+    if not (data_dir / KEYS_FILE).is_file():
         return {}
     return {"key_pepper": load_secrets(data_dir).key_pepper, "database_url": ""}
 

@@ -11,7 +11,7 @@ OWN_NAME = "up"
 class Console:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._is_colourful = self._stream.isatty()
+        self.is_terminal = self._stream.isatty()
         self._colours: dict[str, int] = {OWN_NAME: 1}
 
     def say(self, text: str) -> None:
@@ -26,7 +26,7 @@ class Console:
 
     def _prefix(self, name: str) -> str:
         padded = f"{name:<{_NAME_WIDTH}} |"
-        if not self._is_colourful:
+        if not self.is_terminal:
             return padded
         colour = self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
         return f"\x1b[{colour}m{padded}\x1b[0m"

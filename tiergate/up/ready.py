@@ -1,5 +1,6 @@
 """What `up` says when everything runs: to people as a block, to scripts as JSON."""
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -29,23 +30,32 @@ def make_ready(origin: str, kept: Secrets) -> Ready:
     )
 
 
-def ready_block(ready: Ready, *, after_s: float) -> str:
+def ready_block(ready: Ready, keys_file: Path, *, after_s: float, shows_keys: bool) -> str:
+    """shows_keys: for a terminal. A log is kept, copied and read by others, so it only tells where the keys are."""
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    keys = _keys(ready) if shows_keys else f"  keys            {keys_file} (for its owner only)"
+    # In the shell, from the file's line `"enterprise_key": "..."`.
+    read_key = f'$(sed -n \'s/.*"enterprise_key": "\\(.*\\)".*/\\1/p\' {shlex.quote(str(keys_file))})'
     return f"""
 tiergate is ready ({after_s:.1f} s)
 
   base URL        {ready.base_url}
   dashboard       {ready.dashboard_url}
-  admin key       {ready.admin_key}
-  enterprise key  {ready.enterprise_key}   (tenant acme)
-  free key        {ready.free_key}   (tenant hobby)
+{keys}
 
   curl {ready.base_url}/chat/completions \\
-    -H 'Authorization: Bearer {ready.enterprise_key}' -H 'Content-Type: application/json' \\
+    -H "Authorization: Bearer {ready.enterprise_key if shows_keys else read_key}" \\
+    -H 'Content-Type: application/json' \\
     -d '{body}'
 
 Ctrl-C stops everything.
 """
+
+
+def _keys(ready: Ready) -> str:
+    return f"""  admin key       {ready.admin_key}
+  enterprise key  {ready.enterprise_key}   (tenant acme)
+  free key        {ready.free_key}   (tenant hobby)"""
 
 
 def write_ready(path: Path, ready: Ready) -> None:

@@ -16,7 +16,7 @@ from tiergate.up.data_dir import owned
 from tiergate.up.plan import Plan, Ports, make_plan
 from tiergate.up.ports import LOOPBACK, check_free, free_ports
 from tiergate.up.ready import make_ready, ready_block, write_ready
-from tiergate.up.secrets import Secrets, load_secrets, save_secrets
+from tiergate.up.secrets import KEYS_FILE, Secrets, load_secrets, save_secrets
 from tiergate.up.service import Crashed, Service
 from tiergate.up.step import run_step
 from tiergate.up.supervisor import Supervisor
@@ -83,7 +83,8 @@ class _Platform:
                 write_ready(self._options.json_ready, ready)
         except Failure as failure:
             raise Crashed(str(failure), failure.exit_code) from failure
-        self._console.block(ready_block(ready, after_s=time.monotonic() - self._started_at))
+        after_s, keys_file = time.monotonic() - self._started_at, self._data_dir / KEYS_FILE
+        self._console.block(ready_block(ready, keys_file, after_s=after_s, shows_keys=self._console.is_terminal))
 
     def _seed(self, origin: str) -> Secrets:
         from tiergate.admin.client import AdminClient

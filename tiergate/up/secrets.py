@@ -8,7 +8,7 @@ import msgspec
 from tiergate.failure import Failure
 from tiergate.up.data_dir import write_private
 
-FILE_NAME = "keys.json"
+KEYS_FILE = "keys.json"
 
 
 class Secrets(msgspec.Struct, kw_only=True, frozen=True):
@@ -28,7 +28,7 @@ class Secrets(msgspec.Struct, kw_only=True, frozen=True):
 
 def load_secrets(data_dir: Path) -> Secrets:
     """Read the file, or make it, or what it lacks. Raises Failure for one that cannot be read, and leaves it alone."""
-    path = data_dir / FILE_NAME
+    path = data_dir / KEYS_FILE
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Secrets)
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def load_secrets(data_dir: Path) -> Secrets:
 
 
 def save_secrets(data_dir: Path, kept: Secrets) -> None:
-    write_private(data_dir / FILE_NAME, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+    write_private(data_dir / KEYS_FILE, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
 
 
 def _make_secrets() -> Secrets:

@@ -19,6 +19,7 @@ def test_names_stand_in_one_column() -> None:
 def test_each_name_has_a_colour_of_its_own_on_a_terminal() -> None:
     stream = Terminal()
     console = Console(stream)
+    assert console.is_terminal and not Console(io.StringIO()).is_terminal
     for name in ("gateway", "worker-small", "gateway"):
         console.line(name, "ready")
     first, second, third = stream.getvalue().splitlines()

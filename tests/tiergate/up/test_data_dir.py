@@ -1,13 +1,16 @@
 import json
+import os
 import stat
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gateway.main import check_data_dir
+from gateway.settings import ConfigError, GatewaySettings
 from tiergate.failure import Failure
 from tiergate.up.data_dir import owned
-from tiergate.up.ready import make_ready, write_ready
+from tiergate.up.ready import make_ready, ready_block, write_ready
 from tiergate.up.secrets import load_secrets, save_secrets
 
 
@@ -22,6 +25,26 @@ def test_the_directory_is_private_and_has_one_owner(tmp_path: Path) -> None:
             pass
     with owned(data_dir):
         pass
+
+
+def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    for folder in (tmp_path / "data", tmp_path / "gateways"):
+        folder.mkdir()
+        folder.chmod(0o755)
+    with owned(tmp_path / "data") as data_dir:
+        assert mode(data_dir) == 0o700
+    check_data_dir(GatewaySettings(key_pepper="x" * 16, data_dir=tmp_path / "gateways"))
+    check_data_dir(GatewaySettings(key_pepper="x" * 16, data_dir=tmp_path / "new" / "one"))
+    assert mode(tmp_path / "gateways") == mode(tmp_path / "new" / "one") == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(Failure, match="another user"), owned(tmp_path):
+        pass
+    with pytest.raises(ConfigError, match=r"^TIERGATE_DATA_DIR: .*another user$"):
+        check_data_dir(GatewaySettings(key_pepper="x" * 16, data_dir=tmp_path))
 
 
 def test_keys_are_made_once_and_kept_private(tmp_path: Path) -> None:
@@ -68,3 +91,14 @@ def test_the_ready_file_has_the_documented_fields_and_is_private(tmp_path: Path)
     assert fields["base_url"] == "http://127.0.0.1:8080/v1"
     assert mode(path) == 0o600
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_keys_are_shown_on_a_terminal_only(tmp_path: Path) -> None:
+    kept = msgspec.structs.replace(load_secrets(tmp_path), enterprise_key="tg-one", free_key="tg-two")
+    ready, keys_file = make_ready("http://127.0.0.1:8080", kept), tmp_path / "keys.json"
+    shown = ready_block(ready, keys_file, after_s=1.0, shows_keys=True)
+    logged = ready_block(ready, keys_file, after_s=1.0, shows_keys=False)
+    keys = (kept.admin_key, kept.enterprise_key, kept.free_key)
+    assert all(key in shown for key in keys)
+    assert not any(key in logged for key in keys)
+    assert str(keys_file) in logged
