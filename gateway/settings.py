@@ -86,6 +86,8 @@ class GatewaySettings(BaseSettings):
     key_pepper: SecretStr = Field(min_length=16)
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: SecretStr | None = Field(default=None, min_length=8)
+    metrics_key: SecretStr | None = Field(default=None, min_length=8)
+    """None: `/metrics` is for this machine only."""
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
     max_connections: int | None = Field(default=None, ge=1)
     """None: what the limit of open files carries."""

@@ -66,6 +66,8 @@ class WorkerSettings(BaseSettings):
     """Where others reach this worker; None for host and port."""
     api_key: str | None = Field(default=None, repr=False, validation_alias=f"{ENV_PREFIX}KEY")
     """The shared worker key."""
+    metrics_key: str | None = Field(default=None, repr=False, min_length=8)
+    """Opens `/metrics`, as the worker key does. With neither it is for this machine only."""
     max_num_seqs: int = Field(default=64, ge=1)
     max_batched_tokens: int = Field(default=2048, ge=1)
     max_waiting: int = Field(default=256, ge=0)

@@ -1,13 +1,14 @@
-"""`/health`, `/ready`, `/metrics`: what operators and orchestrators ask, without a key."""
+"""`/health`, `/ready`, `/metrics`: what operators and orchestrators ask, without a tenant's key."""
 
 import asyncio
 import os
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
+from gateway.inference.scrapers import check_scraper
 from gateway.metric_snapshots import Snapshot, render
 from gateway.services import Services, ServicesDep
 from router.fleet import usable_members
@@ -31,9 +32,13 @@ async def ready(services: ServicesDep) -> JSONResponse:
     return JSONResponse({"status": "ready"})
 
 
-@router.get("/metrics")
-async def metrics(services: ServicesDep) -> Response:
-    """Of all processes of this gateway, whichever of them was asked."""
+@router.get("/metrics", responses={401: {"description": "the key is wrong"}, 403: {"description": "no key is set"}})
+async def metrics(request: Request, services: ServicesDep) -> Response:
+    """Of all processes of this gateway, whichever of them was asked.
+
+    Takes the key in `TIERGATE_METRICS_KEY`; where none is set, it is for clients on the gateway's own machine.
+    """
+    check_scraper(request, services.settings.metrics_key)
     services.metrics.refused_rows.set(await services.refused.count())
     shown = await services.add_siblings(measured_here(services))
     return Response(render(shown), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -33,7 +33,7 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
         routes.append(Route(f"{prefix}/detokenize", tokenize.detokenize, methods=["POST"]))
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(KeyGate, api_key=replica.api_key)],
+        middleware=[Middleware(KeyGate, api_key=replica.api_key, metrics_key=replica.metrics_key)],
         exception_handlers={ProtocolError: on_protocol_error, HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False

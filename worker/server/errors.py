@@ -1,6 +1,7 @@
 """Every error in OpenAI's shape, and every request behind the key unless its path is listed."""
 
 import hmac
+import ipaddress
 import logging
 
 from starlette.exceptions import HTTPException
@@ -11,7 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from protocol.errors import ErrorType, ProtocolError, encode_error
 from worker.server.request_body import BodyTooLarge
 
-PUBLIC_PATHS = frozenset({"/health", "/ready", "/metrics"})
+PUBLIC_PATHS = frozenset({"/health", "/ready"})
+METRICS_PATH = "/metrics"
+_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 log = logging.getLogger("tiergate.server")
 
 
@@ -23,20 +26,65 @@ class BadKey(ProtocolError):
         super().__init__("send `Authorization: Bearer <the worker key>`", code="invalid_api_key")
 
 
-class KeyGate:
-    """Lets requests with the key pass, or all requests where no key is configured."""
+class NotHere(ProtocolError):
+    status = 403
+    type: ErrorType = "permission_error"
 
-    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
+    def __init__(self) -> None:
+        super().__init__(
+            "/metrics is open on the worker's own machine only; set TIERGATE_WORKER_METRICS_KEY and send it",
+            code="permission_denied",
+        )
+
+
+class KeyGate:
+    """Lets a request through when it presents the key; without a configured key, always.
+
+    `/metrics` has a key of its own, beside the worker's, and is for this machine only where there is neither.
+    """
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None, metrics_key: str | None) -> None:
         self._app = app
-        self._expected = None if api_key is None else f"Bearer {api_key}".encode()
+        self._api_key, self._metrics_key = (None if key is None else _bearer(key) for key in (api_key, metrics_key))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._expected is not None and scope["path"] not in PUBLIC_PATHS:
-            sent = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(sent, self._expected):
-                await error_response(BadKey())(scope, receive, send)
-                return
+        try:
+            self._check(scope)
+        except ProtocolError as error:
+            await error_response(error)(scope, receive, send)
+            return
         await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        """Raises BadKey or NotHere."""
+        if scope["path"] in PUBLIC_PATHS:
+            return
+        keys = [self._api_key, self._metrics_key] if scope["path"] == METRICS_PATH else [self._api_key]
+        expected = [key for key in keys if key is not None]
+        if not expected:
+            if scope["path"] == METRICS_PATH and not _is_local(scope):
+                raise NotHere()
+            return
+        sent = dict(scope["headers"]).get(b"authorization", b"")
+        # All of them are compared, so that the time tells nothing.
+        if not sum(hmac.compare_digest(sent, key) for key in expected):
+            raise BadKey()
+
+
+def _bearer(key: str) -> bytes:
+    return f"Bearer {key}".encode()
+
+
+def _is_local(scope: Scope) -> bool:
+    """What a proxy on this machine passes on comes from loopback, too."""
+    if {name for name, _ in scope["headers"]} & _FORWARDED:
+        return False
+    try:
+        address = ipaddress.ip_address((scope["client"] or ("",))[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def error_response(error: ProtocolError) -> Response:

@@ -49,6 +49,7 @@ class Replica:
     metrics: Metrics
     pooling: Pooling
     api_key: str | None
+    metrics_key: str | None
     max_body_bytes: int
     adapter_paths: dict[str, str] = field(default_factory=dict)
     positions: QueuePositions = field(default_factory=QueuePositions)

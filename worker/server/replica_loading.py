@@ -44,6 +44,7 @@ def load_replica(settings: WorkerSettings) -> Replica:
         metrics=Metrics(engine, settings.served_name),
         pooling=settings.pooling,
         api_key=settings.api_key,
+        metrics_key=settings.metrics_key,
         max_body_bytes=settings.max_body_bytes,
         adapter_paths={name: str(path) for name, path in settings.adapters.items()},
     )
