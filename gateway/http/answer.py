@@ -11,6 +11,10 @@ MAX_DISCARDED_BODY_BYTES = 65536
 """A connection outlives an answer that came before the body if no more than this is still to come."""
 ON_LEAVE = "tiergate.on_leave"
 """The scope's key for what is called when the client is gone before the answer is complete."""
+BLOCK = "tiergate.block"
+"""In `http.response.start`: more header lines, from `checked_block`. The hot path writes its dozen as one text."""
+WHOLE_BODY = "tiergate.whole_body"
+"""Beside a block that holds its Content-Length: the body, so that a whole answer is one message and one write."""
 _WITHOUT_BODY = (204, 304)
 
 
@@ -30,7 +34,13 @@ class Answer(RequestResponseCycle):
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
-            self._write_head(message["status"], message.get("headers", ()))
+            headers, block = message.get("headers", ()), message.get(BLOCK, b"")
+            body: bytes | None = message.get(WHOLE_BODY)  # type: ignore[assignment]
+            if body is not None:
+                self.num_bytes_left = len(body)
+            self._write_head(message["status"], headers, block)  # type: ignore[arg-type]
+            if body is not None:
+                self._write_body(body, more_body=False)
         elif message["type"] == "http.response.body":
             self._write_body(message.get("body", b""), more_body=message.get("more_body", False))
         else:
@@ -51,7 +61,7 @@ class Answer(RequestResponseCycle):
         await self.send({"type": "http.response.start", "status": error_status(error), "headers": headers})
         await self.send({"type": "http.response.body", "body": error_body(error), "more_body": False})
 
-    def _write_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _write_head(self, status: int, headers: Iterable[tuple[bytes, bytes]], block: bytes = b"") -> None:
         if self.response_started:
             raise RuntimeError("the answer has begun already")
         self.response_started, self.waiting_for_100_continue = True, False
@@ -74,7 +84,7 @@ class Answer(RequestResponseCycle):
         elif self.num_bytes_left is None and not self.is_bodiless:
             # HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
             self.keep_alive = False
-        self.transport.write(STATUS_LINE[status] + head_block(lines) + b"\r\n")
+        self.transport.write(STATUS_LINE[status] + block + head_block(lines) + b"\r\n")
 
     def _write_body(self, body: bytes, *, more_body: bool) -> None:
         if not self.response_started or self.response_complete:
@@ -101,8 +111,12 @@ class Answer(RequestResponseCycle):
 
 def head_block(lines: list[tuple[bytes, bytes]]) -> bytes:
     """The header lines. Raises RuntimeError for a value that would begin another line."""
-    block = b"".join([b"%b: %b\r\n" % line for line in lines])
-    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or b"\0" in block:
+    return checked_block(b"".join([b"%b: %b\r\n" % line for line in lines]), num_lines=len(lines))
+
+
+def checked_block(block: bytes, *, num_lines: int) -> bytes:
+    """`block` itself. Raises RuntimeError unless it is so many lines."""
+    if block.count(b"\n") != num_lines or block.count(b"\r") != num_lines or b"\0" in block:
         raise RuntimeError("a header holds a line break or a zero byte")
     return block
 

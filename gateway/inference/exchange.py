@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.answer import ON_LEAVE
+from gateway.http.answer import BLOCK, ON_LEAVE, WHOLE_BODY, checked_block
 from gateway.http.errors import BodyTooLarge
 from gateway.http.headers import Headers, check_json, read_headers
 from gateway.overload import Preparation
@@ -82,9 +82,7 @@ class Exchange:
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self.is_started, self.status = True, status
-        merged = {**self.extra_headers, **headers}
-        raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in merged.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        await self._send({"type": "http.response.start", "status": status, BLOCK: self._block(headers)})
 
     async def send(self, chunk: bytes) -> None:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -93,5 +91,11 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
 
     async def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        await self.start(status, {**headers, "content-length": str(len(body))})
-        await self.finish(body)
+        self.is_started, self.status = True, status
+        block = self._block({**headers, "content-length": str(len(body))})
+        await self._send({"type": "http.response.start", "status": status, BLOCK: block, WHOLE_BODY: body})
+
+    def _block(self, headers: Mapping[str, str]) -> bytes:
+        lines = {**self.extra_headers, **headers}
+        block = "".join([f"{name}: {value}\r\n" for name, value in lines.items()])
+        return checked_block(block.encode("latin-1", "replace"), num_lines=len(lines))

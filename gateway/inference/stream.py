@@ -169,16 +169,18 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
 
 
 async def send_to(member: Member, body: bytes, services: Services, record: UsageRecord) -> Answer:
-    """As `WorkerClient.post`: in whose name, with which weight, and how long it may still take."""
+    """As `WorkerClient.post`; to our own workers with the tenant, its weight, and how long it may still take."""
     accepted, elapsed_s = record.accepted, record.elapsed_ms() / 1000
     services.metrics.preparation.observe(elapsed_s)
-    headers = member_headers(
-        request_id=accepted.request_id,
-        tenant_id=accepted.principal.tenant_text,
-        weight=accepted.tier.weight,
-        deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
-        shown_model=record.shown_model,
-    )
+    headers: dict[str, str] = {}
+    if member.engine == "tiergate":
+        headers = member_headers(
+            request_id=accepted.request_id,
+            tenant_id=accepted.principal.tenant_text,
+            weight=accepted.tier.weight,
+            deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
+            shown_model=record.shown_model,
+        )
     record.is_sent = True
     return await services.workers.post(member, accepted.path, body, headers)
 

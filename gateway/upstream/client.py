@@ -110,11 +110,10 @@ class WorkerClient:
         await self._pool.sweep_forever()
 
     async def post(self, member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """An answer with status 200; `headers` go to members of ours only. Raises MemberFailed or MemberRefused."""
+        """An answer with status 200; `headers` are more than every request has. Raises MemberFailed or MemberRefused."""
         origin = parse_origin(member.url)
-        own = headers if member.engine == "tiergate" else {}
         head = self._head("POST", origin, path, member.url, engine=member.engine)
-        named = "".join([f"{name}: {value}\r\n" for name, value in own.items()])
+        named = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n".encode() + body
         try:
             connection = await self._pool.begin(origin, raw)
