@@ -110,7 +110,7 @@ class WorkerClient:
         await self._pool.sweep_forever()
 
     async def post(self, member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """An answer with status 200; `headers` are more than every request has. Raises MemberFailed or MemberRefused."""
+        """An answer with status 200; `headers` come on top of the usual. Raises MemberFailed or MemberRefused."""
         origin = parse_origin(member.url)
         head = self._head("POST", origin, path, member.url, engine=member.engine)
         named = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
