@@ -65,6 +65,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
         ("TIERGATE_KEY_PEPPER", "short"),
         ("TIERGATE_DATA_DIR", "/dev/null/data"),
         ("TIERGATE_DATABASE_URL", "sqlite:////nowhere/at/all.db"),
+        ("TIERGATE_MAX_CONNECTIONS", "1000000000"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_it(tmp_path: Path, name: str, value: str) -> None:

@@ -1,5 +1,6 @@
 """Settings: the environment over the file, and one line that names the field when something is wrong."""
 
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def test_secrets_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("database_url = 'mysql://x'", "TIERGATE_DATABASE_URL"),
         ("prot = 80", "prot"),
         ("port = ", "tiergate.toml"),
+        ("trusted_proxies = ['10.0.0.1/8']", "trusted_proxies"),
+        ("trusted_proxies = 'proxy.example'", "trusted_proxies"),
+        ("cors_origins = ['app.example']", "cors_origins"),
+        ("cors_origins = ['https://app.example/page']", "cors_origins"),
+        ("max_connections = 0", "TIERGATE_MAX_CONNECTIONS"),
         (POOL.replace("512", "0"), "pools.small.context_window"),
         (POOL + "members = [{ url = 'ftp://x' }]", "pools.small.members.0.url"),
         (POOL + "members = [{ url = 'http://x', engine = 'vllm' }]", "pools.small.members.0.engine"),
@@ -66,3 +72,11 @@ def test_what_is_required_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--config"):
         load_settings(tmp_path / "none.toml")
+
+
+def test_lists_stand_with_commas_in_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERGATE_TRUSTED_PROXIES", "10.0.0.0/8, 2001:db8::1")
+    monkeypatch.setenv("TIERGATE_CORS_ORIGINS", "https://a.example/,http://localhost:3000")
+    settings = load_settings(write(tmp_path, ""))
+    assert settings.trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("2001:db8::1/128"))
+    assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
