@@ -1,6 +1,7 @@
 """Which tests go to one process when several share the work: a file's, or a folder's whose files share servers."""
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 _SHARED = {
@@ -16,8 +17,8 @@ _ALONE = {"tests/e2e/test_crash.py", "tests/e2e/test_mixed_adapters.py"}
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling | None:
-    return _ByServers(config) if config.getvalue("dist") == "loadscope" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return _ByServers(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 class _ByServers(LoadScopeScheduling):
