@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -39,8 +39,8 @@ from gateway.http.openapi import ANSWER_HEADERS, install_openapi
 from gateway.http.policy import RequestPolicy
 from gateway.http.rendering import install_error_handlers
 from gateway.http.request_ids import RequestIds
-from gateway.inference.embeddings.handler import EMBEDDINGS_PATH, EmbeddingsEndpoint
-from gateway.inference.handler import CompletionsEndpoint
+from gateway.inference.embeddings.handler import EMBEDDING, EMBEDDINGS_PATH
+from gateway.inference.handler import COMPLETION, make_endpoint
 from gateway.inference.models import router as public_models_router
 from gateway.inference.probes import router as probes_router
 from gateway.inference.tokens import router as tokens_router
@@ -149,17 +149,18 @@ def create_asgi(services: Services) -> ASGIApp:
     """The whole application, with a short way to completions: FastAPI's layers would be a tenth of their cost."""
     app, inference = create_app(services), _inference(services)
 
-    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+    # Plain functions that return coroutines: each coroutine around another one is passed at every resumption.
+    def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         is_post = scope["type"] == "http" and scope["method"] == "POST"
-        await (inference.get(scope["path"], app) if is_post else app)(scope, receive, send)
+        return (inference.get(scope["path"], app) if is_post else app)(scope, receive, send)
 
     return allow_origins(dispatch, services.settings.cors_origins, exposed=(*ANSWER_HEADERS, "retry-after"))
 
 
 def _inference(services: Services) -> dict[str, ASGIApp]:
     """What models compute, by path."""
-    completions = CompletionsEndpoint(services)
-    return {CHAT_PATH: completions, TEXT_PATH: completions, EMBEDDINGS_PATH: EmbeddingsEndpoint(services)}
+    completions, embeddings = make_endpoint(services, COMPLETION), make_endpoint(services, EMBEDDING)
+    return {CHAT_PATH: completions, TEXT_PATH: completions, EMBEDDINGS_PATH: embeddings}
 
 
 def create_app(services: Services) -> FastAPI:

@@ -123,6 +123,8 @@ class _Server(uvicorn.Server):
                 _not_ready,
                 http=connections_through(self.door),  # type: ignore[arg-type]
                 ws="none",
+                # Not found out by looking: ours is a plain function that returns a coroutine.
+                interface="asgi3",
                 # It would believe X-Forwarded-For from this machine: `trusted_proxies` says whom to believe.
                 proxy_headers=False,
                 lifespan="off",

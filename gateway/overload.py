@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+from typing import NoReturn
 
 from gateway.http.errors import Saturated
 from gateway.metrics import Metrics
@@ -78,7 +79,9 @@ class OverloadGuard:
 
     def begin(self, priority: int) -> "Preparation":
         """As `check`, and count the request until the result's `end`."""
-        self.check(priority)
+        index = min(max(priority, 0), _UNKNOWN - 1)
+        if self._shedder.refuses(index, num_preparing=self.num_preparing):
+            self._refuse(index)
         return Preparation(self)
 
     def note_beat(self, lateness_s: float) -> None:
@@ -96,12 +99,15 @@ class OverloadGuard:
 
     def _check(self, index: int) -> None:
         if self._shedder.refuses(index, num_preparing=self.num_preparing):
-            self._metrics.overload_refusals.labels(CLASSES[index]).inc()
-            raise Saturated(
-                "the gateway has more requests than it can carry; try again soon",
-                retry_after_s=self._jitter.uniform(*_RETRY_AFTER_S),
-                code="gateway_overloaded",
-            )
+            self._refuse(index)
+
+    def _refuse(self, index: int) -> NoReturn:
+        self._metrics.overload_refusals.labels(CLASSES[index]).inc()
+        raise Saturated(
+            "the gateway has more requests than it can carry; try again soon",
+            retry_after_s=self._jitter.uniform(*_RETRY_AFTER_S),
+            code="gateway_overloaded",
+        )
 
 
 class Preparation:

@@ -13,7 +13,10 @@ def order(members: Iterable[Member], *, request_id: str) -> tuple[Member, ...]:
 
     Ties fall by a hash of request and replica, so that gateways with the same picture do not all pick the same one.
     """
-    return tuple(sorted(members, key=lambda member: _load_key(member, request_id)))
+    found = tuple(members)
+    if len(found) < 2:
+        return found
+    return tuple(sorted(found, key=lambda member: _load_key(member, request_id)))
 
 
 def _load_key(member: Member, request_id: str) -> _LoadKey:

@@ -50,7 +50,7 @@ _QUANTITY = re.compile(
 )
 _CODE_SIGN = re.compile(r"[{};][ \t]*\n|=>|->|::|[=!]=|\(\)|#include|</\w")
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)]\s", re.MULTILINE)
-_SCHEMA_MARKS = ('"properties"', '"type"', '"$ref"')
+_SCHEMA_MARK = re.compile(r'"(?:properties|type|\$ref)"')
 
 
 class Features(msgspec.Struct, kw_only=True, frozen=True):
@@ -113,8 +113,9 @@ def text_features(prompt: str) -> Features:
 
 
 def _features(question: str, rules: str, *, num_chars: int, num_user_turns: int, has_tools: bool) -> Features:
-    text, rule_text = question.lower(), rules.lower()
-    words, rule_words = _WORD.findall(text), _WORD.findall(rule_text)
+    text = question.lower()
+    words = _WORD.findall(text)
+    num_rules, has_rule_schema = _read_rules(rules) if rules else (0, False)
     num_numbers = len(_NUMBER.findall(text))
     return Features(
         length=_share(num_chars, 8000),
@@ -124,9 +125,16 @@ def _features(question: str, rules: str, *, num_chars: int, num_user_turns: int,
         mathematics=_mathematics(text, words, num_numbers=num_numbers),
         code=_code(text, words),
         steps=_steps(text, words),
-        constraints=_share(_count(words, CONSTRAINT_WORDS) + _count(rule_words, CONSTRAINT_WORDS), 4),
-        schema=float(_has_schema(text, words) or _has_schema(rule_text, rule_words)),
+        constraints=_share(_count(words, CONSTRAINT_WORDS) + num_rules, 4),
+        schema=float(has_rule_schema or _has_schema(text, words)),
     )
+
+
+def _read_rules(rules: str) -> tuple[int, bool]:
+    """Of system messages: how many constraints, and whether there is a schema."""
+    text = rules.lower()
+    words = _WORD.findall(text)
+    return _count(words, CONSTRAINT_WORDS), _has_schema(text, words)
 
 
 def _arithmetic(text: str, words: list[str]) -> float:
@@ -154,15 +162,15 @@ def _steps(text: str, words: list[str]) -> float:
 
 
 def _has_schema(text: str, words: list[str]) -> bool:
-    return "schema" in words or any(mark in text for mark in _SCHEMA_MARKS)
+    return "schema" in words or _SCHEMA_MARK.search(text) is not None
 
 
 def _count(words: list[str], vocabulary: frozenset[str]) -> int:
-    return len(list(filter(vocabulary.__contains__, words)))
+    return 0 if vocabulary.isdisjoint(words) else len(list(filter(vocabulary.__contains__, words)))
 
 
 def _share(count: int, full: int) -> float:
-    return min(1.0, max(0, count) / full)
+    return 0.0 if count <= 0 else min(1.0, count / full)
 
 
 def _excerpt(text: str) -> str:

@@ -52,22 +52,24 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True):
         return None
 
 
-def is_usable(member: Member) -> bool:
-    return member.is_healthy and not (member.load is not None and member.load.is_draining)
-
-
 def is_saturated(member: Member) -> bool:
     return member.load is not None and member.load.num_waiting > MAX_WAITING
 
 
-def holds(member: Member, adapter: str | None) -> bool:
-    """Whether the member can serve the adapter of this name, None being the plain model.
+def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:
+    """Members that are up and, where an adapter is asked for, hold it; `adapter` is its name at the members.
 
     A server that does not report its load does not report its adapters either: it is trusted.
     """
-    return adapter is None or member.load is None or adapter in member.load.adapters
-
-
-def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:
-    """Members that are up and, where an adapter is asked for, hold it; `adapter` is its name at the members."""
-    return tuple(member for member in pool.members if is_usable(member) and holds(member, adapter))
+    # Plain conditions, where calls would cost more than all the rest of a decision.
+    return tuple(
+        [
+            member
+            for member in pool.members
+            if member.is_healthy
+            and (
+                (load := member.load) is None
+                or (not load.is_draining and (adapter is None or adapter in load.adapters))
+            )
+        ]
+    )

@@ -52,27 +52,33 @@ class Decision(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class _Choice(msgspec.Struct, frozen=True):
+    """`adapter`: its name at the pool's members, where one is asked for."""
+
     pool: Pool
+    adapter: str | None
     members: tuple[Member, ...]
-    is_saturated: bool
 
 
 def decide(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> Decision:
     """Raises UnknownModel, PoolNotAllowed, DoesNotFit, NoReplica or Saturated, in that order of cause."""
     pools, reason = _candidates(request, tier, fleet)
-    choices = [
-        _choice(pool, members) for pool in pools if (members := usable_members(pool, adapter=_adapter(request, pool)))
-    ]
+    choices = []
+    for pool in pools:
+        adapter = None if request.variants is None else request.variants[pool.name]
+        members = usable_members(pool, adapter=adapter)
+        if members:
+            choices.append(_Choice(pool, adapter, members))
     if not choices:
         # The client's own name for the model: an adapter's name at its members is nobody else's business.
         raise NoReplica(f"no healthy replica serves {request.model!r} right now")
-    chosen = _pick(choices, tier, is_wanted_up=choices[0].pool is pools[0])
+    is_wanted_up = choices[0].pool is pools[0]
+    chosen = _pick(choices, tier, is_wanted_up=is_wanted_up)
     if chosen.pool is not pools[0]:
-        reason = "saturated" if choices[0].pool is pools[0] else "unavailable"
+        reason = "saturated" if is_wanted_up else "unavailable"
     return Decision(
         pool=chosen.pool.name,
         model_id=chosen.pool.model_id,
-        adapter=_adapter(request, chosen.pool),
+        adapter=chosen.adapter,
         members=order(chosen.members, request_id=request.request_id),
         reason=reason,
         complexity=request.complexity,
@@ -84,22 +90,14 @@ def possible_pools(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tup
     return _candidates(request, tier, fleet)[0]
 
 
-def _adapter(request: RouteRequest, pool: Pool) -> str | None:
-    """The name at the pool's members of the adapter that is asked for."""
-    return None if request.variants is None else request.variants[pool.name]
-
-
-def _choice(pool: Pool, members: tuple[Member, ...]) -> _Choice:
-    return _Choice(pool, members, all(map(is_saturated, members)))
-
-
 def _pick(choices: list[_Choice], tier: TierPolicy, *, is_wanted_up: bool) -> _Choice:
     """The first choice that has room; when none has, the first one, unless the tier is refused there."""
     first = choices[0]
     reachable = choices if tier.on_saturation == "fallback" or not is_wanted_up else choices[:1]
-    free = next((choice for choice in reachable if not choice.is_saturated), None)
-    if free is not None:
-        return free
+    for choice in reachable:
+        for member in choice.members:
+            if not is_saturated(member):
+                return choice
     if tier.best_effort or tier.on_saturation == "reject":
         raise Saturated(
             f"every replica that may serve this request is busy, retry in {RETRY_AFTER_S:g} s", RETRY_AFTER_S
@@ -137,14 +135,18 @@ def _requested(named: Pool, request: RouteRequest, tier: TierPolicy, fleet: Flee
 
 
 def _allowed(pools: tuple[Pool, ...], request: RouteRequest, tier: TierPolicy) -> tuple[Pool, ...]:
-    allowed = tuple(pool for pool in pools if _is_allowed(pool, tier))
-    if not allowed:
+    allowed = tier.allowed_pools
+    if allowed is None:
+        return pools
+    found = tuple([pool for pool in pools if pool.name in allowed])
+    if not found:
         raise PoolNotAllowed(f"the tier {tier.name!r} may not use {request.model!r}")
-    return allowed
+    return found
 
 
 def _fitting(request: RouteRequest, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-    fitting = tuple(pool for pool in pools if _fits(pool, request))
+    needed = request.prompt_tokens + request.max_tokens
+    fitting = tuple([pool for pool in pools if needed <= pool.context_window])
     if not fitting:
         window = max(pool.context_window for pool in pools)
         raise DoesNotFit(

@@ -5,9 +5,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.clock import utc_now
 from gateway.domain.principal import Principal
@@ -20,37 +21,47 @@ from gateway.inference.measure import Measured, measure
 from gateway.inference.route import Attempt, send_somewhere
 from gateway.inference.stream import Relay
 from gateway.inference.usage_record import UsageRecord
-from gateway.inference.validate import Accepted, AcceptedGeneration, client_request_id, validate
+from gateway.inference.validate import Accepted, client_request_id, validate
 from gateway.services import Services
+from gateway.upstream.bundles import BundleStore
 from protocol.errors import ProtocolError
 from protocol.ids import new_request_id
+from router.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class CompletionsEndpoint:
+@dataclass(frozen=True)
+class Operation(Generic[T]):
+    """What differs between completions and embeddings. `validate` and `measure` raise what refuses the request."""
+
+    validate: Callable[[Exchange, bytes], T]
+    measure: Callable[[Accepted[T], Fleet, BundleStore], Awaitable[Measured]]
+    make_attempt: Callable[[Services, Exchange, UsageRecord, Accounts], Attempt]
+
+
+COMPLETION = Operation(validate, measure, Relay)
+
+
+def make_endpoint(services: Services, operation: Operation[Any]) -> ASGIApp:
     """An ASGI application of its own: FastAPI's machinery has no place on the hot path."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def endpoint(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return respond(services, Exchange(scope, receive, send), operation)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(self._services, Exchange(scope, receive, send), validate, complete)
+    return endpoint
 
 
-async def respond(
-    services: Services,
-    exchange: Exchange,
-    validate: Callable[[Exchange, bytes], T],
-    complete: Callable[[Services, Exchange, Accepted[T]], Awaitable[None]],
-) -> None:
+async def respond(services: Services, exchange: Exchange, operation: Operation[T]) -> None:
     """There is an answer in any case, unless nobody is left to read it, and it is counted."""
     metrics = services.metrics
     exchange.cancel_on_leave()
     metrics.num_in_flight += 1
     try:
-        await complete(services, exchange, await accept(services, exchange, validate))
+        accepted = await accept(services, exchange, operation.validate)
+        measured = await operation.measure(accepted, services.registry.fleet, services.bundles)
+        await carry_out(services, exchange, accepted, measured, operation)
     except ClientGone:
         pass
     except asyncio.CancelledError:
@@ -92,21 +103,12 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     )
 
 
-async def complete(services: Services, exchange: Exchange, accepted: AcceptedGeneration) -> None:
-    measured = await measure(accepted, services.registry.fleet, services.bundles)
-
-    def make_attempt(record: UsageRecord, accounts: Accounts) -> Attempt:
-        return Relay(services, exchange, accepted.request, record, accounts)
-
-    await carry_out(services, exchange, accepted, measured, make_attempt)
-
-
 async def carry_out(
     services: Services,
     exchange: Exchange,
     accepted: Accepted[Any],
     measured: Measured,
-    make_attempt: Callable[[UsageRecord, Accounts], Attempt],
+    operation: Operation[Any],
 ) -> None:
     """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
     reservation = await admit(services, accepted, measured)
@@ -115,7 +117,8 @@ async def carry_out(
     accounts = Accounts(services.outbox, services.limiter, services.metrics, record)
     try:
         accounts.open()
-        await send_somewhere(services, exchange, record, make_attempt(record, accounts))
+        attempt = operation.make_attempt(services, exchange, record, accounts)
+        await send_somewhere(services, exchange, record, attempt)
     except Exception:
         with contextlib.suppress(NotDurable):
             await accounts.close("error")

@@ -169,9 +169,10 @@ async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: B
 
     Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
     """
-    known = {id(bundle): bundle for pool in pools if (bundle := bundles.bundle_of(pool.name))}
+    of_pools = [bundles.bundle_of(pool.name) for pool in pools]
+    known = {id(bundle): bundle for bundle in of_pools if bundle is not None}
     bounds = _upper_bounds(request)
-    is_estimate = any(bundles.bundle_of(pool.name) is None for pool in pools)
+    is_estimate = None in of_pools
     refusable = None if is_estimate else limit
     counts = [
         await asyncio.to_thread(_count_with, bundle, request, refusable)
@@ -204,9 +205,10 @@ def _upper_bounds(request: GenerationRequest) -> list[int]:
     """Of each prompt. No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
     if not isinstance(request, ChatCompletionRequest):
         return [len(prompt.encode() if isinstance(prompt, str) else prompt) for prompt in list_prompts(request)]
-    texts = (content_text(message.content) for message in request.messages)
-    num_tool_bytes = len(msgspec.json.encode(request.tools)) if request.tools else 0
-    return [num_tool_bytes + sum(len(text.encode()) + _CHAT_OVERHEAD_TOKENS for text in texts)]
+    bound = len(msgspec.json.encode(request.tools)) if request.tools else 0
+    for message in request.messages:
+        bound += len(content_text(message.content).encode()) + _CHAT_OVERHEAD_TOKENS
+    return [bound]
 
 
 def _check_prompt(longest: int, window: int, tier: TierTerms, *, param: str, has_answer: bool) -> None:

@@ -1,5 +1,7 @@
 """One try at one replica: bytes through to the client, counted on their way; accounts closed before the last byte."""
 
+from typing import cast
+
 import msgspec
 
 from gateway.http.errors import UpstreamRefused
@@ -29,19 +31,12 @@ MemberStream = WorkerStream | ForeignStream
 
 
 class Relay:
-    """`request` is the record's own, as a completion."""
+    """The record is a completion's."""
 
-    def __init__(
-        self,
-        services: Services,
-        exchange: Exchange,
-        request: GenerationRequest,
-        record: UsageRecord,
-        accounts: Accounts,
-    ) -> None:
+    def __init__(self, services: Services, exchange: Exchange, record: UsageRecord, accounts: Accounts) -> None:
         self._services = services
         self._exchange = exchange
-        self._request = request
+        self._request = cast(GenerationRequest, record.accepted.request)
         self._record = record
         self._accounts = accounts
 

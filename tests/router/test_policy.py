@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, RouteError, Saturated, UnknownModel
-from router.fleet import Fleet, Member, holds, is_saturated, is_usable
+from router.fleet import Fleet, Member, is_saturated
 from router.policy import Decision, RouteRequest, TierPolicy, decide, possible_pools
 from tests.support.fleets import fleet, load, member, pool, two_pools
 
@@ -188,9 +188,9 @@ def test_whatever_is_decided_is_allowed_fits_and_is_up(request: RouteRequest, ti
     chosen = picture.pools[decision.pool]
     assert tier.allowed_pools is None or decision.pool in tier.allowed_pools
     assert request.prompt_tokens + request.max_tokens <= chosen.context_window
-    assert decision.members and all(map(is_usable, decision.members))
+    assert decision.members and all(map(_is_usable, decision.members))
     assert chosen in possible_pools(request, tier, picture)
-    assert all(holds(each, decision.adapter) for each in decision.members)
+    assert all(_holds(each, decision.adapter) for each in decision.members)
     if request.variants is not None:
         assert decision.adapter == request.variants[decision.pool]
     if tier.best_effort:
@@ -207,3 +207,11 @@ def _outcome_of(request: RouteRequest, tier: TierPolicy, picture: Fleet) -> Deci
         return decide(request, tier, picture)
     except RouteError as error:
         return type(error)
+
+
+def _is_usable(member: Member) -> bool:
+    return member.is_healthy and not (member.load is not None and member.load.is_draining)
+
+
+def _holds(member: Member, adapter: str | None) -> bool:
+    return adapter is None or member.load is None or adapter in member.load.adapters

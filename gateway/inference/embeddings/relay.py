@@ -1,6 +1,6 @@
 """One try at one replica: the texts there, the vectors back, accounts closed before the client gets them."""
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,17 +16,12 @@ from router.policy import Decision
 
 
 class EmbeddingsRelay:
-    def __init__(
-        self,
-        services: Services,
-        exchange: Exchange,
-        accepted: Accepted[EmbeddingsRequest],
-        record: UsageRecord,
-        accounts: Accounts,
-    ) -> None:
+    """The record is an embeddings request's."""
+
+    def __init__(self, services: Services, exchange: Exchange, record: UsageRecord, accounts: Accounts) -> None:
         self._services = services
         self._exchange = exchange
-        self._accepted = accepted
+        self._accepted = cast(Accepted[EmbeddingsRequest], record.accepted)
         self._record = record
         self._accounts = accounts
 
