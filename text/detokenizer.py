@@ -8,7 +8,7 @@ from text.pieces import PieceTable
 from text.tokenizer import Tokenizer
 
 _MAX_HELD_TOKENS = 32
-"""More ids than any character has bytes: what still ends in U+FFFD then is broken text, not an unfinished one."""
+"""More ids than any character has bytes. A text that still ends in U+FFFD then is broken, not unfinished."""
 
 
 class IncrementalDetokenizer:

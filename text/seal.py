@@ -19,6 +19,10 @@ ANSWER_MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 """What models write inside their answers, and clients send back with them."""
 
 
+_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\[u/]")
+"""In JSON: `\\u003c` or `\\/`, but not a backslash of its own and a letter."""
+
+
 class Seal:
     """names: a control token's text -> its secret name; a new secret for each tokenizer that is loaded."""
 
@@ -58,16 +62,17 @@ class Seal:
 def seal_tokenizer(tokenizer_json: str, templates: Iterable[str]) -> tuple[str, Seal]:
     """tokenizer.json with its control tokens renamed; all ids stay. Raises ValueError for what is not JSON."""
     try:
-        spelled = msgspec.json.decode(tokenizer_json, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        spelled = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
+        added: list[dict[str, Any]] = msgspec.json.decode(spelled.get("added_tokens", b"null")) or []
+        seal = Seal(control_tokens(added, templates))
+        if not seal.names:
+            return tokenizer_json, seal
+        for token in added:
+            token["content"] = seal.name_of(token["content"])
+        spelled["added_tokens"] = msgspec.Raw(msgspec.json.encode(added))
+        spelled["model"] = _rename_in_model(spelled["model"], seal)
+    except (msgspec.DecodeError, KeyError) as error:
         raise ValueError(f"not a tokenizer: {error}") from error
-    added = spelled.get("added_tokens") or []
-    seal = Seal(control_tokens(added, templates))
-    if not seal.names:
-        return tokenizer_json, seal
-    for token in added:
-        token["content"] = seal.name_of(token["content"])
-    _rename_vocabulary(spelled["model"], seal)
     return msgspec.json.encode(spelled).decode(), seal
 
 
@@ -86,19 +91,30 @@ def _is_mark(token: str) -> bool:
     return token not in ANSWER_MARKS and len(token) > 2 and token[0] in "<[" and token[-1] in ">]"
 
 
-def _rename_vocabulary(model: dict[str, Any], seal: Seal) -> None:
+def _rename_in_model(encoded: msgspec.Raw, seal: Seal) -> msgspec.Raw:
     """Many vocabularies list control tokens too, from where Unigram and WordPiece would take them for a text."""
-    vocabulary = model.get("vocab")
+    parts = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+    if not _may_list(bytes(parts.get("vocab", b"")), seal):
+        # Decoding 150,000 tokens and as many merges takes as long as loading them.
+        return encoded
+    model: dict[str, Any] = msgspec.json.decode(encoded)
+    vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
-        if seal.names.keys().isdisjoint(vocabulary):
-            return
         model["vocab"] = {seal.name_of(entry): token_id for entry, token_id in vocabulary.items()}
-    elif isinstance(vocabulary, list):
+    else:
         model["vocab"] = [[seal.name_of(entry), score] for entry, score in vocabulary]
     if model.get("unk_token") is not None:
         model["unk_token"] = seal.name_of(model["unk_token"])
     if model.get("merges"):
+        # Without those that make a control token, or go on from one.
         model["merges"] = [merge for merge in model["merges"] if seal.names.keys().isdisjoint(_parts(merge))]
+    return msgspec.Raw(msgspec.json.encode(model))
+
+
+def _may_list(vocabulary: bytes, seal: Seal) -> bool:
+    """Whether JSON holds one of the names, which may also be spelled with escapes."""
+    spelled = any(msgspec.json.encode(text) in vocabulary for text in seal.names)
+    return spelled or _ESCAPE.search(vocabulary) is not None
 
 
 def _parts(merge: str | list[str]) -> tuple[str, str, str]:

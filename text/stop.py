@@ -1,10 +1,10 @@
-"""Stop strings in a stream of text: what might become one is held back, so that a client never sees part of it."""
+"""Stop strings in a stream of text. The beginning of one is held back, so that a client never sees a part of it."""
 
 from collections.abc import Sequence
 
 
 class StopMatcher:
-    """The answer ends before the stop string that is complete first; of several that end together, the longest counts.
+    """The answer ends before the stop string that is complete first. Among those that end together, the longest counts.
 
     The outcome does not depend on how the text is cut into pieces.
     """

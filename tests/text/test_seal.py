@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -23,7 +24,7 @@ from protocol.messages import (
     UserMessage,
 )
 from tests.support.templates import DEEPSEEK, GLM, HERMES, LLAMA, PHI, STYLES, Style
-from tests.support.vocabularies import make_unigram, make_word_pieces
+from tests.support.vocabularies import make_byte_level, make_sentencepiece, make_unigram, make_word_pieces
 from text.bundle import Bundle
 from text.chat import ChatTemplate
 from text.seal import Seal
@@ -220,3 +221,16 @@ def test_a_template_that_hides_how_it_makes_a_control_token_is_refused() -> None
     source = "{% for m in messages %}{{ '<|%s|>' % m.role }}{{ m.content }}{% endfor %}"
     with pytest.raises(ValueError, match=r"<\|user\|>|<\|system\|>"):
         ChatTemplate({"default": source}, {}, Seal(PHI.special))
+
+
+@pytest.mark.parametrize("escape", [str, lambda text: text.replace("<", "\\u003c").replace("/", "\\/")])
+@pytest.mark.parametrize("make", [make_byte_level, make_sentencepiece, make_unigram, make_word_pieces])
+def test_every_id_stays_what_it_was(make: Any, escape: Any) -> None:
+    """Also where the vocabulary lists control tokens, however its file spells them."""
+    spelled = make().tokenizer_json
+    theirs = tokenizers.Tokenizer.from_str(spelled)
+    ours = Tokenizer(escape(spelled), special_tokens={})
+    vocabulary = theirs.get_vocab(with_added_tokens=True)
+    assert {token: ours.token_id(token) for token in vocabulary} == vocabulary
+    assert [ours.token(token_id) for token_id in vocabulary.values()] == list(vocabulary)
+    assert ours.vocab_size == theirs.get_vocab_size(with_added_tokens=True)

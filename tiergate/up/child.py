@@ -42,7 +42,7 @@ class Child:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit status, negative for a signal. What it left in its process group is killed."""
+        """The exit status, negative for a signal. The rest of its process group is killed."""
         status = await self._process.wait()
         self.signal(signal.SIGKILL)
         return status
@@ -74,7 +74,7 @@ async def _reader_of(descriptor: int) -> asyncio.StreamReader:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What runs in the child before the program: Linux kills it when we die, even by kill -9."""
+    """To run in the child before the program: Linux then kills the child when we die, even by kill -9."""
     if sys.platform != "linux":
         return None
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()

@@ -116,7 +116,7 @@ def _settings(data_dir: Path, *, ports: Ports, kept: Secrets) -> dict[str, str]:
 
 
 def _threads(count: int) -> dict[str, str]:
-    """At most so many threads a worker; it takes fewer for a model that is too small to gain by them."""
+    """A bound for each worker, which takes fewer threads for a model that is too small to gain by them."""
     return {name: os.environ.get(name, str(count)) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
 
 

@@ -1,4 +1,4 @@
-"""Is it up? One request over loopback, judged by the first bytes of the answer; no HTTP library is loaded for it."""
+"""Whether a process is up: one request over loopback, judged by the first bytes of its answer. No HTTP library."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -8,8 +8,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
 class Restarts:
     """Only starts that fail by themselves count towards giving up.
 
-    What ran well and is killed from outside, however often, comes back; a process that the kernel kills while it
-    starts for the first time (memory) does not.
+    A process that ran well and is killed from outside comes back, however often. A process that the kernel kills during
+    its first start (for want of memory) does not.
     """
 
     def __init__(self, *, has_probe: bool) -> None:

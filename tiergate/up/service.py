@@ -17,10 +17,10 @@ PROBE_PAUSE_S = 0.05
 
 
 class Spec(msgspec.Struct, kw_only=True, frozen=True):
-    """probe None: ready as soon as it runs. One that is not ready in time is killed and started again.
+    """probe None: the process is ready as soon as it runs. One that is not ready in time is killed and started again.
 
-    stop_within_s: after SIGTERM, before it is killed.
-    muted: lines that contain one of these are advice to somebody else, and not shown.
+    stop_within_s: from SIGTERM to SIGKILL.
+    muted: lines that contain one of these texts are not shown, since they advise somebody else.
     """
 
     name: str
