@@ -81,7 +81,8 @@ def test_a_flood_brings_whole_streams(load: Load, own: Target) -> None:
 def test_an_open_loop_keeps_its_rate(load: Load, foreign: Target) -> None:
     seen = load.open_loop(foreign, rate=200, connections=50, seconds=1)
     assert (seen.num_wrong, seen.no_connection) == (0, 0)
-    assert seen.num_ok == 200
+    # The last ones may still be under way when the second is over.
+    assert 190 <= seen.num_ok <= 200
 
 
 def test_a_burst_sends_one_request_on_each_connection(load: Load, own: Target) -> None:

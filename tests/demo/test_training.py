@@ -80,6 +80,7 @@ def test_a_saved_adapter_computes_the_same_in_peft(tmp_path: Path) -> None:
             assert torch.allclose(model.logits(model(ids)), theirs(ids).logits, atol=1e-4), name
 
 
+@pytest.mark.long
 def test_a_continued_run_ends_where_an_unbroken_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = _batches()
     monkeypatch.setattr("demo.train.prepare_epoch", lambda number, recipe: batches)
