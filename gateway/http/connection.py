@@ -29,6 +29,7 @@ from gateway.http.errors import (
 from gateway.http.front_door import NEVER, FrontDoor
 from gateway.http.rendering import error_body, error_headers, error_status
 from gateway.http.request_ids import HEADER as REQUEST_ID_HEADER
+from gateway.http.signal import Signal
 from protocol.ids import new_id
 
 MAX_HEAD_BYTES = 65536
@@ -310,7 +311,7 @@ class Connection(HttpToolsProtocol):
             access_logger=self.access_logger,
             access_log=False,
             default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
+            message_event=Signal(),  # type: ignore[arg-type]
             expect_100_continue=self.expect_100_continue,
             keep_alive=keep_alive,
             on_response=self.on_response_complete,

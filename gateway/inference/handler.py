@@ -97,6 +97,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
         principal=principal,
         tier=tier,
         catalog=catalog,
+        body=body,
         request=validate(exchange, body),
         received_at=received_at,
         received_monotonic_s=received_monotonic_s,

@@ -44,6 +44,7 @@ class Relay:
         """Raises MemberFailed or MemberRefused; `record.is_delivered` tells whether another replica may follow."""
         record = self._record
         body = member_body(
+            record.accepted.body,
             self._request,
             member,
             model=decision.adapter or member.model_name,

@@ -68,6 +68,7 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
         principal=principal,
         tier=catalog.tiers[principal.tier],
         catalog=catalog,
+        body=b"",
         request=chat,
         received_at=now,
         received_monotonic_s=time.monotonic(),

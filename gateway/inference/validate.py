@@ -30,6 +30,8 @@ class Accepted(Generic[RequestT_co]):
     tier: TierTerms
     catalog: Catalog
     """One picture for the whole request, so that an administrator's change does not split it."""
+    body: bytes
+    """As it was sent."""
     request: RequestT_co
     received_at: datetime
     received_monotonic_s: float

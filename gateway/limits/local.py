@@ -81,7 +81,7 @@ class LocalLimiter:
         self._incarnation = incarnation
         self._window_s = window_s
         self._clock = clock
-        self._accounts: OrderedDict[tuple[UUID, str], Account] = OrderedDict()
+        self._accounts: OrderedDict[tuple[int, str], Account] = OrderedDict()
         self.live: dict[str, Entry] = {}
         """By request id."""
         self.untold: dict[str, Entry] = {}
@@ -166,7 +166,7 @@ class LocalLimiter:
         return found
 
     def tenants(self) -> list[UUID]:
-        return [tenant_id for tenant_id, name in self._accounts if name == TENANT]
+        return [UUID(int=number) for number, name in self._accounts if name == TENANT]
 
     def accounts_of(self, admission: Admission, now: float | None = None) -> tuple[Account, ...]:
         """The tenant's first; up to date."""
@@ -178,7 +178,8 @@ class LocalLimiter:
         return (tenant, *inner)
 
     def _account(self, tenant_id: UUID, name: str, now: float) -> Account:
-        key = (tenant_id, name)
+        # Its number, because a UUID's own hash is computed in Python.
+        key = (tenant_id.int, name)
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(tenant_id.int & 0xFF, deque())

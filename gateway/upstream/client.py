@@ -94,6 +94,7 @@ class WorkerClient:
         self._api_keys = {
             member.url: os.environ.get(member.api_key_env, "") for member in members if member.api_key_env
         }
+        self._heads: dict[tuple[str, str, str, str], str] = {}
         self._pool = ConnectionPool(
             connect_s=settings.connect_timeout_s,
             silence_s=settings.idle_timeout_s,
@@ -154,6 +155,13 @@ class WorkerClient:
         raise MemberRefused(status, body)
 
     def _head(self, method: str, origin: Origin, path: str, url: str, *, engine: str) -> str:
+        """Made once for each place and kept: there are as many as members and paths."""
+        head = self._heads.get((method, path, url, engine))
+        if head is None:
+            head = self._heads[(method, path, url, engine)] = self._make_head(method, origin, path, url, engine=engine)
+        return head
+
+    def _make_head(self, method: str, origin: Origin, path: str, url: str, *, engine: str) -> str:
         key = self._api_keys.get(url) or (self._worker_key if engine == "tiergate" else None)
         authorization = f"Authorization: Bearer {key}\r\n" if key else ""
         return (

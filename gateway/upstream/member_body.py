@@ -15,11 +15,16 @@ _OPENAI_FIELDS = (
     | {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
     | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "echo"}
 )
-# Said by headers, or of no concern to a worker.
-_DROPPED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+# Said by headers or by `max_tokens`, or of no concern to a worker; best_of can only be n, as in its absence.
+_DROPPED = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+    | {"max_completion_tokens", "best_of"}
+)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def member_body(
+    sent: bytes,
     request: GenerationRequest,
     member: Member,
     *,
@@ -28,32 +33,31 @@ def member_body(
     priority: int,
     cache_salt: str,
 ) -> bytes:
-    """`model` is the name at the member: its model's or an adapter's. A client's own priority and salt are dropped."""
+    """`sent`: the client's body, of which `request` was read; its values pass through as they were written.
+
+    `model` is the name at the member: its model's or an adapter's. A client's own priority and salt are dropped.
+    """
+    is_own = member.engine == "tiergate"
     fields: dict[str, Any] = {
         name: value
-        for name, value in msgspec.to_builtins(request).items()
-        if value is not None and name not in _DROPPED
+        for name, value in _FIELDS.decode(sent).items()
+        if name not in _DROPPED and (is_own or name in _OPENAI_FIELDS) and bytes(value) != b"null"
     }
-    fields.pop("max_completion_tokens", None)
-    # It can only be n, which is what its absence means.
-    fields.pop("best_of", None)
-    fields |= {"model": model, "max_tokens": max_tokens}
-    if member.engine == "tiergate":
-        fields |= {"priority": priority, "cache_salt": cache_salt}
+    fields["model"], fields["max_tokens"] = model, max_tokens
+    if is_own:
+        fields["priority"], fields["cache_salt"] = priority, cache_salt
         return msgspec.json.encode(fields)
-    return msgspec.json.encode(_for_openai(fields, request))
-
-
-def _for_openai(fields: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-    known = {name: value for name, value in fields.items() if name in _OPENAI_FIELDS}
     if request.stream:
         # The only way to exact figures there; the relay takes the chunk out when the client did not ask for it.
-        known["stream_options"] = {"include_usage": True}
-    if isinstance(request, ChatCompletionRequest):
-        known["messages"] = [
-            {name: value for name, value in message.items() if value is not None} for message in known["messages"]
-        ]
-    return known
+        fields["stream_options"] = {"include_usage": True}
+    if isinstance(request, ChatCompletionRequest) and b"null" in bytes(fields["messages"]):
+        fields["messages"] = [_without_nulls(message) for message in msgspec.to_builtins(request.messages)]
+    return msgspec.json.encode(fields)
+
+
+def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
+    """Some servers refuse a null where a field may be absent."""
+    return {name: value for name, value in message.items() if value is not None}
 
 
 def member_headers(
