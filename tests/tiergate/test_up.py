@@ -16,7 +16,6 @@ from tests.support.cli import refusal, tiergate
 from tests.support.platform import Platform, start_platform, stop, wait_until
 from tests.support.processes import is_alive
 
-pytestmark = pytest.mark.long
 POOLS = ("small", "large")
 COMMANDS = ("worker", "clickhouse", "consumer", "gateway")
 

@@ -37,6 +37,7 @@ async def ask(url: str, numbers: range) -> None:
         await asyncio.gather(*(one(session, i) for i in numbers))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_compiler", [True, False])
 async def test_ten_thousand_requests_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_compiler: bool
