@@ -20,7 +20,7 @@ from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, r
 from gateway.inference.probes import measured_here
 from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
-from gateway.processes.listeners import BACKLOG, bind
+from gateway.processes.listeners import BACKLOG, bind, multiplied
 from gateway.processes.parent_link import ParentLink
 from gateway.services import Services, without_siblings
 from gateway.settings import CONFIG_EXIT_CODE, ConfigError, GatewaySettings
@@ -86,7 +86,8 @@ async def serve(
                 loops = [group.create_task(loop) for loop in (*running.loops(), sweep)]
                 if parent is not None:
                     loops.append(group.create_task(parent.follow(server, lambda: measured_here(running.services))))
-                await server.serve(sockets=[listener])
+                with multiplied(listener) as listeners:
+                    await server.serve(sockets=listeners)
                 await end_tasks(loops)
         if parent is not None:
             await parent.close(measured_here(running.services))

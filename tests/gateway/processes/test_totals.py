@@ -42,7 +42,9 @@ class Children(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(chosen=st.randoms(use_true_random=False), count=st.integers(0, 5), code=st.sampled_from(["200", "503"]))
     def serve(self, chosen: Random, count: int, code: str) -> None:
-        self._any(chosen)[1].requests.labels(code, "small", "free").inc(count)
+        metrics = self._any(chosen)[1]
+        for _ in range(count):
+            metrics.count_request(int(code), "small", "free")
 
     @precondition(lambda self: self.alive)
     @rule(chosen=st.randoms(use_true_random=False))
