@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from gateway.app import create_asgi, open_services
+from gateway.http.acceptor import accept_from
 from gateway.http.connection import connections_through
 from gateway.http.draining import serve_last_requests
 from gateway.http.front_door import Bounds, FrontDoor
@@ -20,7 +21,7 @@ from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, r
 from gateway.inference.probes import measured_here
 from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
-from gateway.processes.listeners import BACKLOG, bind, multiplied
+from gateway.processes.listeners import bind
 from gateway.processes.parent_link import ParentLink
 from gateway.services import Services, without_siblings
 from gateway.settings import CONFIG_EXIT_CODE, ConfigError, GatewaySettings
@@ -86,8 +87,7 @@ async def serve(
                 loops = [group.create_task(loop) for loop in (*running.loops(), sweep)]
                 if parent is not None:
                     loops.append(group.create_task(parent.follow(server, lambda: measured_here(running.services))))
-                with multiplied(listener) as listeners:
-                    await server.serve(sockets=listeners)
+                await server.serve(sockets=[listener])
                 await end_tasks(loops)
         if parent is not None:
             await parent.close(measured_here(running.services))
@@ -132,13 +132,14 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                backlog=BACKLOG,
                 timeout_graceful_shutdown=settings.drain_s,
             )
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        for listener in sockets or []:
+            accept_from(listener, self)
         if self.on_started is not None:
             self.on_started()
         if self._parent is not None:

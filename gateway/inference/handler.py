@@ -88,8 +88,10 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     tier = catalog.tiers.get(principal.tier)
     if tier is None:
         raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
-    exchange.preparation = services.overload.begin(tier.priority)
+    services.overload.check(tier.priority)
     body = await exchange.read_body(services.settings.max_body_bytes)
+    # Only now: who sends slowly is no work of ours.
+    exchange.preparation = services.overload.begin(tier.priority)
     return Accepted(
         request_id=request_id,
         client_request_id=client_request_id(exchange),

@@ -1,16 +1,10 @@
 """Where clients connect. The parent keeps the sockets open, so that no connection is lost when a process goes."""
 
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from gateway.http.front_door import bound_unsent
 from gateway.settings import ConfigError, GatewaySettings
-
-BACKLOG = 2048
-ACCEPTS_A_TURN = 32
-"""libuv accepts one connection a turn of the event loop and listening descriptor. With one descriptor, connections wait
-in the kernel while a busy loop turns slowly, where neither the loop's lag nor the requests under way tell of them."""
 
 
 def bind(settings: GatewaySettings) -> socket.socket:
@@ -28,17 +22,6 @@ def bind_for_each(settings: GatewaySettings) -> Sequence[socket.socket]:
     port = probe.getsockname()[1]
     probe.close()
     return [_bind(settings.host, port, is_shared=True) for _ in range(settings.processes)]
-
-
-@contextmanager
-def multiplied(listener: socket.socket) -> Iterator[list[socket.socket]]:
-    """The listener and duplicates of it, which share its queue."""
-    duplicates = [listener.dup() for _ in range(ACCEPTS_A_TURN - 1)]
-    try:
-        yield [listener, *duplicates]
-    finally:
-        for duplicate in duplicates:
-            duplicate.close()
 
 
 def _bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:

@@ -74,7 +74,7 @@ class ParentLink:
                     if number in self._gathering:
                         self._gathering[number].set_result(all)
                 case StandInFor(slots):
-                    await stand_in.accept_for(slots)
+                    stand_in.accept_for(slots)
                 case HurryUp():
                     server.force_exit = server.should_exit = True
         server.should_exit = True

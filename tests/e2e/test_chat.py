@@ -38,7 +38,7 @@ def test_usage_is_not_streamed_unless_asked_for(client: openai.OpenAI) -> None:
 
 
 def test_text_completions_answer(client: openai.OpenAI) -> None:
-    prompt = "<|im_start|>user\nWhat is 17 + 25?<|im_end|>\n<|im_start|>assistant\n"
+    prompt = "user\nWhat is 17 + 25?\nassistant\n"
     completion = client.completions.create(model="large", prompt=prompt, temperature=0, max_tokens=40)
     assert "42" in completion.choices[0].text
 
