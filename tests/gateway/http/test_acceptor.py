@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import socket
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -16,17 +18,27 @@ class Counting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         Counting.num_made += 1
+        cast(asyncio.Transport, transport).abort()
 
 
 @pytest.fixture
-def waiting() -> list[socket.socket]:
+def waiting() -> Iterator[list[socket.socket]]:
     Counting.num_made = 0
-    return [socket.socket() for _ in range(NUM_WAITING)]
+    clients = [socket.socket() for _ in range(NUM_WAITING)]
+    yield clients
+    for client in clients:
+        client.close()
 
 
 def _connect(listener: socket.socket, clients: list[socket.socket]) -> None:
     for client in clients:
         client.connect(listener.getsockname())
+
+
+async def _until_made(count: int) -> None:
+    async with asyncio.timeout(20):
+        while Counting.num_made < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_all_who_wait_are_accepted_within_a_few_turns(waiting: list[socket.socket]) -> None:
@@ -40,8 +52,6 @@ async def test_all_who_wait_are_accepted_within_a_few_turns(waiting: list[socket
     acceptor.close()
     await acceptor.wait_closed()
     assert Counting.num_made == NUM_WAITING
-    for client in waiting:
-        client.close()
 
 
 async def test_closing_twice_harms_nobody_who_has_its_number_by_then(waiting: list[socket.socket]) -> None:
@@ -54,8 +64,7 @@ async def test_closing_twice_harms_nobody_who_has_its_number_by_then(waiting: li
     other = Acceptor(successor, Counting)
     acceptor.close()
     _connect(successor, waiting[:1])
-    while Counting.num_made < 1:
-        await asyncio.sleep(0.001)
+    await _until_made(1)
     other.close()
 
 
@@ -64,8 +73,7 @@ async def test_it_accepts_again_after_files_ran_out(waiting: list[socket.socket]
     listener.bind(("127.0.0.1", 0))
     acceptor = Acceptor(listener, Counting)
     _connect(listener, waiting[:3])
-    while Counting.num_made < 3:
-        await asyncio.sleep(0.01)
+    await _until_made(3)
     assert listener.num_refused == 1
     acceptor.close()
 
