@@ -19,6 +19,7 @@ from gateway.http.draining import serve_last_requests
 from gateway.http.front_door import Bounds, FrontDoor
 from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, raise_open_files
 from gateway.inference.probes import measured_here
+from gateway.inference.turn_away import make_turn_away
 from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
 from gateway.processes.listeners import bind
@@ -79,6 +80,7 @@ async def serve(
     siblings = parent.add_siblings if parent else without_siblings
     async with open_services(settings, is_draining=lambda: server.should_exit, add_siblings=siblings) as running:
         server.config.app = create_asgi(running.services)
+        server.door.turn_away = make_turn_away(running.services)
         if on_started is not None:
             server.on_started = lambda: on_started(server, running.services)
         with _stopping_on_signals(server, has_parent=parent is not None):

@@ -69,6 +69,11 @@ class OverloadGuard:
     def lag_s(self) -> float:
         return self._lag.lag_s
 
+    @property
+    def is_shedding(self) -> bool:
+        """Whether anybody is refused now: batch is the first."""
+        return self._shedder.refuses(_UNKNOWN - 1, num_preparing=self.num_preparing)
+
     def check(self, priority: int) -> None:
         """Before the body is read. Raises Saturated when a request of this class is one too many."""
         self._check(min(max(priority, 0), _UNKNOWN - 1))

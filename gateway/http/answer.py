@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gateway.http.front_door import Refusal
 from gateway.http.rendering import error_body, error_headers, error_status
 
 MAX_DISCARDED_BODY_BYTES = 65536
@@ -45,6 +46,18 @@ class Answer(RequestResponseCycle):
             self._write_body(message.get("body", b""), more_body=message.get("more_body", False))
         else:
             raise RuntimeError(f"an answer has no {message['type']!r}")
+
+    @property
+    def can_be_told_at_once(self) -> bool:
+        """Within the parser's callback: the connection goes on afterwards, and the client reads what we write."""
+        is_short = _announced_bytes(self.scope["headers"]) <= MAX_DISCARDED_BODY_BYTES
+        return self.keep_alive and is_short and not self.flow.write_paused
+
+    def tell(self, refusal: Refusal) -> None:
+        """The whole answer, without an application. Only where `can_be_told_at_once`."""
+        self.num_bytes_left = len(refusal.body)
+        self._write_head(refusal.status, (), refusal.block)
+        self._write_body(refusal.body, more_body=False)
 
     def leave(self) -> None:
         """Nobody waits for the rest."""

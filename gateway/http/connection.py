@@ -148,7 +148,8 @@ class Connection(HttpToolsProtocol):
         self._parsing = _BODY
         self._await_body()
         if self._active is None:
-            self._start(answer, self.app)
+            if not self._turn_away(answer):
+                self._start(answer, self.app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((answer, self.app))
@@ -322,6 +323,17 @@ class Connection(HttpToolsProtocol):
         if self._parsing == _BETWEEN:
             self.deadline = NEVER
         self._start_asgi_task(answer, app)
+
+    def _turn_away(self, answer: Answer) -> bool:
+        """Whether the request was refused where it stands: a task and an application cost as much as the rest of it."""
+        if self._door.turn_away is None or not answer.can_be_told_at_once:
+            return False
+        refusal = self._door.turn_away(self.scope)
+        if refusal is None:
+            return False
+        self._active = answer
+        answer.tell(refusal)
+        return True
 
     def _await_body(self) -> None:
         self._wire_bytes = self._body_bytes = self._num_parts = 0

@@ -5,9 +5,9 @@ import logging
 import math
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +35,14 @@ class Bounds:
         return min(1.0, self.head_s / 4, self.body_s / 4, self.keep_alive_s / 4, self.stalled_s / 4)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    status: int
+    block: bytes
+    """Header lines, the body's Content-Length among them."""
+    body: bytes
+
+
 class Swept(Protocol):
     """A connection, as far as the sweep sees it. Times are on the front door's clock."""
 
@@ -53,6 +61,8 @@ class FrontDoor:
         self.now = 0.0
         """Seconds, renewed by each sweep. It stands still while the event loop is blocked: what a client had sent
         by then is not yet read, and our own slowness is no fault of the client."""
+        self.turn_away: Callable[[Mapping[str, Any]], Refusal | None] | None = None
+        """Asked with an ASGI scope, before any application is called, and often: whether the request is refused."""
         self.refused: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
         self._tell_at = 0.0
