@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.http.front_door import Refusal
+from gateway.http.header_block import head_block
+from gateway.http.refusal import Refusal
 from gateway.http.rendering import error_body, error_headers, error_status
 
 MAX_DISCARDED_BODY_BYTES = 65536
@@ -120,18 +121,6 @@ class Answer(RequestResponseCycle):
         self.num_bytes_left -= size
         if self.num_bytes_left < 0 or (self.num_bytes_left and not more_body):
             raise RuntimeError("the body is not as long as its Content-Length says")
-
-
-def head_block(lines: list[tuple[bytes, bytes]]) -> bytes:
-    """The header lines. Raises RuntimeError for a value that would begin another line."""
-    return checked_block(b"".join([b"%b: %b\r\n" % line for line in lines]), num_lines=len(lines))
-
-
-def checked_block(block: bytes, *, num_lines: int) -> bytes:
-    """`block` itself. Raises RuntimeError unless it is so many lines."""
-    if block.count(b"\n") != num_lines or block.count(b"\r") != num_lines or b"\0" in block:
-        raise RuntimeError("a header holds a line break or a zero byte")
-    return block
 
 
 def _chunk(body: bytes, *, is_last: bool) -> bytes:

@@ -16,8 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.clock import utc_now
-from gateway.http.answer import Answer, head_block
+from gateway.http.answer import Answer
 from gateway.http.errors import (
     BodyTimeout,
     GatewayError,
@@ -27,10 +26,9 @@ from gateway.http.errors import (
     Unavailable,
 )
 from gateway.http.front_door import NEVER, FrontDoor
-from gateway.http.rendering import error_body, error_headers, error_status
-from gateway.http.request_ids import HEADER as REQUEST_ID_HEADER
+from gateway.http.header_block import head_block
+from gateway.http.refusal import refusal_of
 from gateway.http.signal import Signal
-from protocol.ids import new_id
 
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 100
@@ -371,16 +369,9 @@ class Connection(HttpToolsProtocol):
             self._end()
 
     def _error_bytes(self, error: GatewayError) -> bytes:
-        body = error_body(error)
-        headers = error_headers(error) | {
-            "content-length": str(len(body)),
-            "connection": "close",
-            REQUEST_ID_HEADER: str(new_id(utc_now())),
-        }
-        lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        return (
-            STATUS_LINE[error_status(error)] + head_block([*self.server_state.default_headers, *lines]) + b"\r\n" + body
-        )
+        refusal = refusal_of(error, connection="close")
+        default = head_block(self.server_state.default_headers)
+        return STATUS_LINE[refusal.status] + default + refusal.block + b"\r\n" + refusal.body
 
     def _end(self) -> None:
         """Close once everything is written. Unread bytes would turn closing into a reset that may take our answer away,

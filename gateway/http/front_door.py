@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.http.refusal import Refusal
+
 _log = logging.getLogger(__name__)
 
 NEVER = math.inf
@@ -33,14 +35,6 @@ class Bounds:
     @property
     def sweep_s(self) -> float:
         return min(1.0, self.head_s / 4, self.body_s / 4, self.keep_alive_s / 4, self.stalled_s / 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    status: int
-    block: bytes
-    """Header lines, the body's Content-Length among them."""
-    body: bytes
 
 
 class Swept(Protocol):

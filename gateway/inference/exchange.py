@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.answer import BLOCK, ON_LEAVE, WHOLE_BODY, checked_block
+from gateway.http.answer import BLOCK, ON_LEAVE, WHOLE_BODY
 from gateway.http.errors import BodyTooLarge
+from gateway.http.header_block import checked_block
 from gateway.http.headers import Headers, check_json, read_headers
 from gateway.overload import Preparation
 

@@ -3,15 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.clock import utc_now
-from gateway.http.answer import checked_block
 from gateway.http.errors import Saturated
-from gateway.http.front_door import Refusal
-from gateway.http.rendering import error_body, error_headers, error_status
+from gateway.http.refusal import Refusal, refusal_of
 from gateway.inference.embeddings.handler import EMBEDDINGS_PATH
 from gateway.inference.validate import CHAT_PATH, TEXT_PATH
 from gateway.services import Services
-from protocol.ids import new_request_id
 
 _PATHS = frozenset({CHAT_PATH, TEXT_PATH, EMBEDDINGS_PATH})
 
@@ -33,15 +29,8 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
         try:
             services.overload.check(tier.priority)
         except Saturated as error:
-            services.metrics.count_request(error_status(error), "", "")
-            return _refusal(error)
+            services.metrics.count_request(error.status, "", "")
+            return refusal_of(error)
         return None
 
     return turn_away
-
-
-def _refusal(error: Saturated) -> Refusal:
-    body = error_body(error)
-    lines = {"x-request-id": new_request_id(utc_now()), **error_headers(error), "content-length": str(len(body))}
-    block = "".join([f"{name}: {value}\r\n" for name, value in lines.items()])
-    return Refusal(error_status(error), checked_block(block.encode(), num_lines=len(lines)), body)

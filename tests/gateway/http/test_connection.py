@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -395,8 +396,6 @@ async def test_a_header_that_would_begin_another_line_is_a_bug_of_ours_and_not_s
 
 async def test_the_clock_stands_still_while_the_loop_is_blocked() -> None:
     """Otherwise a pause of ours would cost clients whose bytes wait in the socket their connections."""
-    import time
-
     async with served(head_s=0.4) as door:
         client = await door.send(b"GET / HT")
         await until(lambda: door.num_connections)
