@@ -1,12 +1,42 @@
-"""The usage event: one for each request that passed `admit`. The single definition."""
+"""The usage event: one for each request that passed `admit`. The single definition.
+
+Version 2 added `endpoint`, `error_code`, `error_message`, `num_attempts`, `steps_ms`, `decision` and `price_lines`; an
+event of version 1 is read as one that has none of them.
+"""
 
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = frozenset({1, SCHEMA_VERSION})
+MAX_ERROR_CHARS = 200
+MAX_DECISION_BYTES = 2048
 UsageStatus = Literal["ok", "error", "cancelled", "lost"]
+PriceLineKind = Literal["input", "cached_input", "output", "adapter", "minimum", "discount"]
+
+
+class StepsMs(msgspec.Struct, kw_only=True, frozen=True):
+    """When each step was over, in milliseconds since the request's arrival; None: it never was, or nobody told.
+
+    queue: the worker began to compute. end: the event was closed.
+    """
+
+    authenticate: float | None = None
+    admit: float | None = None
+    queue: float | None = None
+    first_token: float | None = None
+    end: float | None = None
+
+
+class PriceLine(msgspec.Struct, kw_only=True, frozen=True):
+    """A part of the cost. amount_nanousd = quantity * unit_price_nanousd; what lowers the cost is negative."""
+
+    kind: PriceLineKind
+    quantity: int
+    unit_price_nanousd: int
+    amount_nanousd: int
 
 
 class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
@@ -44,3 +74,15 @@ class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
     cost_nanousd: int = 0
     timestamp: datetime
     schema_version: int = SCHEMA_VERSION
+    endpoint: str | None = None
+    """The path that the client asked."""
+    error_code: str | None = None
+    error_message: str | None = None
+    """At most MAX_ERROR_CHARS, in our own words: never what the client wrote into its prompt."""
+    num_attempts: int = 0
+    """How many replicas were tried."""
+    steps_ms: StepsMs = StepsMs()
+    decision: str | None = None
+    """JSON, at most MAX_DECISION_BYTES: why the request went where it went."""
+    price_lines: tuple[PriceLine, ...] = ()
+    """Their amounts add up to `cost_nanousd`; none where nothing is billed."""

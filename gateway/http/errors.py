@@ -142,6 +142,8 @@ class UpstreamFailed(GatewayError):
 class UpstreamRefused(GatewayError):
     """A worker refused the request as sent: its status and its body, in OpenAI's shape, are the answer."""
 
+    code = "upstream_refused"
+
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"the worker answered {status}")
         self.status = status

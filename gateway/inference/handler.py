@@ -84,6 +84,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     exchange.extra_headers["x-request-id"] = request_id
     exchange.check_headers()
     principal = await _authenticate(services, exchange.headers.get(b"authorization"))
+    authenticate_ms = (time.monotonic() - received_monotonic_s) * 1000
     catalog = services.catalog.current
     tier = catalog.tiers.get(principal.tier)
     if tier is None:
@@ -103,6 +104,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
         request=validate(exchange, body),
         received_at=received_at,
         received_monotonic_s=received_monotonic_s,
+        authenticate_ms=authenticate_ms,
     )
 
 
@@ -122,7 +124,8 @@ async def carry_out(
         accounts.open()
         attempt = operation.make_attempt(services, exchange, record, accounts)
         await send_somewhere(services, exchange, record, attempt)
-    except Exception:
+    except Exception as error:
+        record.note_error(error)
         with contextlib.suppress(NotDurable):
             await accounts.close("error")
         raise

@@ -177,7 +177,7 @@ async def send_to(member: Member, body: bytes, services: Services, record: Usage
             deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
             shown_model=record.shown_model,
         )
-    record.is_sent = True
+    record.note_sent(elapsed_s * 1000)
     return await services.workers.post(member, accepted.path, body, headers)
 
 

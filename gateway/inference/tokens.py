@@ -72,6 +72,7 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
         request=chat,
         received_at=now,
         received_monotonic_s=time.monotonic(),
+        authenticate_ms=0.0,
     )
     measured = await measure(asked, fleet, services.bundles)
     try:

@@ -2,7 +2,10 @@
 
 import time
 
+import msgspec
+
 from gateway.domain.prices.price_book import PriceTerms
+from gateway.http.errors import GatewayError
 from gateway.inference.measure import Measured
 from gateway.inference.validate import Accepted
 from gateway.limits.reservation import Reservation
@@ -10,9 +13,21 @@ from gateway.upstream.streams.foreign import ForeignUsage
 from protocol.accounting import Accounting
 from protocol.embeddings import EmbeddingsRequest
 from protocol.requests import GenerationRequest
-from protocol.usage import UsageEvent, UsageStatus
+from protocol.usage import MAX_DECISION_BYTES, MAX_ERROR_CHARS, PriceLine, StepsMs, UsageEvent, UsageStatus
 from router.fleet import Member
 from router.policy import Decision
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """What the event's `decision` tells. tried: the replicas, in the order in which they were asked."""
+
+    reason: str
+    score: float
+    threshold: float
+    pool: str
+    tried: list[str]
 
 
 class UsageRecord:
@@ -38,6 +53,14 @@ class UsageRecord:
         self.queue_ms = self.compute_ms = 0.0
         self.finish_reason: str | None = None
         self.ttft_ms: float | None = None
+        self._error_code: str | None = None
+        self._error_message: str | None = None
+        self._tried: list[str] = []
+        self._decision: str | None = None
+        """As JSON; None until somebody asks, and again when it changed."""
+        self._admit_ms = self.elapsed_ms()
+        self._sent_ms: float | None = None
+        self._is_accounted = False
         self._is_free = False
         self._price = self._find_price()
 
@@ -50,16 +73,30 @@ class UsageRecord:
     def note_decision(self, decision: Decision) -> None:
         self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
         self.model_version = decision.model_id
+        self._decision = None
         self._price = self._find_price()
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
 
     def note_member(self, member: Member) -> None:
         """Another try begins: what the one before it came to was not delivered."""
         self.worker_id = member.worker_id
+        self._tried.append(member.worker_id)
+        self._decision = None
         self.is_sent = False
         self.completion_tokens = 0
         if member.load is not None:
             self.model_version = f"{self.model_id}@{member.load.model_version}"
+
+    def note_sent(self, elapsed_ms: float) -> None:
+        self.is_sent = True
+        self._sent_ms = elapsed_ms
+
+    def note_error(self, error: Exception) -> None:
+        """What the client is told of the failure; of one that is ours, and could quote anything, its kind alone."""
+        if isinstance(error, GatewayError):
+            self._error_code, self._error_message = error.code, error.message[:MAX_ERROR_CHARS]
+        else:
+            self._error_code, self._error_message = GatewayError.code, type(error).__name__
 
     def note_tokens(self, num_tokens: int) -> bool:
         """`num_tokens` of the answer have come so far; whether these are the first."""
@@ -75,6 +112,7 @@ class UsageRecord:
         self.cached_prompt_tokens = accounting.cached_prompt_tokens
         self.completion_tokens = accounting.completion_tokens
         self.queue_ms, self.compute_ms = accounting.queue_ms, accounting.compute_ms
+        self._is_accounted = True
         self.worker_id, self.finish_reason = accounting.worker_id, accounting.finish_reason
 
     def note_foreign_usage(self, usage: ForeignUsage | None) -> None:
@@ -93,6 +131,15 @@ class UsageRecord:
             completion_tokens=self.completion_tokens,
         )
 
+    def price_lines(self) -> tuple[PriceLine, ...]:
+        if self._is_free:
+            return ()
+        return self._price.lines(
+            prompt_tokens=self.prompt_tokens,
+            cached_prompt_tokens=self.cached_prompt_tokens,
+            completion_tokens=self.completion_tokens,
+        )
+
     def waive(self) -> None:
         """The client was told that the request failed: it costs nothing, whatever was computed."""
         self._is_free = True
@@ -104,7 +151,7 @@ class UsageRecord:
         self.prompt_tokens = self.cached_prompt_tokens = self.completion_tokens = 0
 
     def event(self, status: UsageStatus) -> UsageEvent:
-        accepted = self.accepted
+        accepted, elapsed_ms = self.accepted, self.elapsed_ms()
         return UsageEvent(
             request_id=accepted.request_id,
             client_request_id=accepted.client_request_id,
@@ -122,7 +169,7 @@ class UsageRecord:
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
             ttft_ms=self.ttft_ms,
-            total_latency_ms=self.elapsed_ms(),
+            total_latency_ms=elapsed_ms,
             queue_ms=self.queue_ms,
             worker_compute_ms=self.compute_ms,
             finish_reason=self.finish_reason,
@@ -131,10 +178,33 @@ class UsageRecord:
             price_version=self._price.version,
             cost_nanousd=self.cost_nanousd(),
             timestamp=accepted.received_at,
+            endpoint=accepted.path,
+            error_code=self._error_code,
+            error_message=self._error_message,
+            num_attempts=len(self._tried),
+            steps_ms=StepsMs(
+                authenticate=accepted.authenticate_ms,
+                admit=self._admit_ms,
+                # A foreign member does not tell how long the request waited there.
+                queue=None if self._sent_ms is None or not self._is_accounted else self._sent_ms + self.queue_ms,
+                first_token=self.ttft_ms,
+                end=elapsed_ms,
+            ),
+            decision=self._decision or self._describe_decision(),
+            price_lines=self.price_lines(),
         )
 
     def elapsed_ms(self) -> float:
         return (time.monotonic() - self.accepted.received_monotonic_s) * 1000
+
+    def _describe_decision(self) -> str:
+        measured = self.measured
+        score, threshold = measured.route_request.complexity, measured.policy.complexity_threshold
+        text = _encode(_Way(self.reason, score, threshold, self.pool, self._tried))
+        if len(text) > MAX_DECISION_BYTES:
+            text = _encode(_Way(self.reason, score, threshold, self.pool, []))
+        self._decision = text.decode()
+        return self._decision
 
     def _find_price(self) -> PriceTerms:
         # The price at arrival holds for the whole request.

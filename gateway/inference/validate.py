@@ -35,6 +35,8 @@ class Accepted(Generic[RequestT_co]):
     request: RequestT_co
     received_at: datetime
     received_monotonic_s: float
+    authenticate_ms: float
+    """From the arrival until the key was known."""
 
 
 AcceptedGeneration = Accepted[GenerationRequest]

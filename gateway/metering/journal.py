@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from protocol.usage import UsageEvent
+from protocol.usage import PriceLine, UsageEvent
 
 _log = logging.getLogger(__name__)
 
@@ -24,11 +24,11 @@ CREATE TABLE IF NOT EXISTS under_way (
 CREATE TABLE IF NOT EXISTS closed (seq INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refused (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
-# Of JSON arrays: of events, of [request id, tokens, cost], of request ids.
+# Of JSON arrays: of events, of [request id, tokens, price lines], of request ids.
 _OPEN = """INSERT OR REPLACE INTO under_way (request_id, event)
 SELECT json_extract(value, '$.request_id'), value FROM json_each(?)"""
 _PROGRESS = """UPDATE under_way SET completion_tokens = json_extract(noted.value, '$[1]'),
-cost_nanousd = json_extract(noted.value, '$[2]') FROM json_each(?) AS noted
+price_lines = json_extract(noted.value, '$[2]') FROM json_each(?) AS noted
 WHERE request_id = json_extract(noted.value, '$[0]')"""
 _CLOSE = "INSERT INTO closed (event) SELECT value FROM json_each(?)"
 _FORGET = "DELETE FROM under_way WHERE request_id IN (SELECT value FROM json_each(?))"
@@ -36,12 +36,13 @@ _OLD_NAME = "rejected"
 """What `refused` was called in files of the first version."""
 encode_event = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
+_decode_lines = msgspec.json.Decoder(tuple[PriceLine, ...]).decode
 
 
 class Progress(NamedTuple):
     request_id: str
     completion_tokens: int
-    cost_nanousd: int
+    price_lines: tuple[PriceLine, ...]
 
 
 class ClosedEvent(NamedTuple):
@@ -65,6 +66,7 @@ class Journal:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.executescript(_SCHEMA)
+            _add_price_lines(connection)
             _move_old_rows(connection)
         except BaseException:
             connection.close()
@@ -91,7 +93,7 @@ class Journal:
 
     def close_lost(self) -> int:
         """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
-        query = "SELECT request_id, event, completion_tokens, cost_nanousd FROM under_way"
+        query = "SELECT request_id, event, completion_tokens, cost_nanousd, price_lines FROM under_way"
         rows = [(request_id, _lost(*rest)) for request_id, *rest in self._connection.execute(query)]
         if rows:
             self.write((), (), rows)
@@ -153,6 +155,16 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         raise
 
 
+def _add_price_lines(connection: sqlite3.Connection) -> None:
+    """To a file of the first version, whose notes of progress had `cost_nanousd` alone."""
+    query = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('under_way') WHERE name = 'price_lines')"
+    if not connection.execute(query).fetchone()[0]:
+        with _transaction(connection) as run:
+            # Again, with the lock: the consumer and the owner may both be opening the file.
+            if not run.execute(query).fetchone()[0]:
+                run.execute("ALTER TABLE under_way ADD COLUMN price_lines TEXT")
+
+
 def _move_old_rows(connection: sqlite3.Connection) -> None:
     query = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?)"
     if connection.execute(query, (_OLD_NAME,)).fetchone()[0]:
@@ -161,13 +173,12 @@ def _move_old_rows(connection: sqlite3.Connection) -> None:
             run.execute(f"DROP TABLE {_OLD_NAME}")
 
 
-def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None) -> bytes:
-    opened = _decode(event)
-    return encode_event(
-        msgspec.structs.replace(
-            opened,
-            status="lost",
-            completion_tokens=opened.completion_tokens if completion_tokens is None else completion_tokens,
-            cost_nanousd=opened.cost_nanousd if cost_nanousd is None else cost_nanousd,
+def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None, price_lines: str | None) -> bytes:
+    lost = msgspec.structs.replace(_decode(event), status="lost")
+    if completion_tokens is not None:
+        lines = _decode_lines(price_lines) if price_lines is not None else ()
+        cost_nanousd = sum(line.amount_nanousd for line in lines) if price_lines is not None else cost_nanousd
+        lost = msgspec.structs.replace(
+            lost, completion_tokens=completion_tokens, cost_nanousd=cost_nanousd or 0, price_lines=lines
         )
-    )
+    return encode_event(lost)

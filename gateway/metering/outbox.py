@@ -18,7 +18,7 @@ from typing import Protocol
 
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
 from gateway.metering.journal import Journal, Progress, encode_event
-from protocol.usage import UsageEvent, UsageStatus
+from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OpenRequest(Protocol):
     def request_id(self) -> str: ...
     @property
     def completion_tokens(self) -> int: ...
-    def cost_nanousd(self) -> int: ...
+    def price_lines(self) -> tuple[PriceLine, ...]: ...
     def event(self, status: UsageStatus) -> UsageEvent: ...
 
 
@@ -185,7 +185,7 @@ class Outbox:
                 continue
             del self._noted[request_id]
             self._noted[request_id] = request.completion_tokens
-            self._batch.progress.append(Progress(request_id, request.completion_tokens, request.cost_nanousd()))
+            self._batch.progress.append(Progress(request_id, request.completion_tokens, request.price_lines()))
             num_notes += 1
             if num_notes == MAX_NOTES:
                 break

@@ -11,7 +11,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError,
 from clickhouse_connect.driver.insert import InsertContext
 
 from gateway.metering.schema import connect_migrated
-from protocol.usage import UsageEvent
+from protocol.usage import READABLE_VERSIONS, UsageEvent
 
 TABLE = "usage_events"
 EVENT_FIELDS = UsageEvent.__struct_fields__
@@ -87,7 +87,7 @@ _VERSIONS = {"lost": 0, "error": 2}
 _INT_RANGES = {
     **dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "completion_tokens"), (0, 2**64 - 1)),
     "cost_nanousd": (-(2**63), 2**63 - 1),
-    "schema_version": (0, 2**16 - 1),
+    "num_attempts": (0, 2**16 - 1),
 }
 
 
@@ -98,7 +98,11 @@ def _row(event: UsageEvent) -> list[Any]:
             raise EventRejected(f"{name} is {getattr(event, name)}")
     if event.timestamp.tzinfo is None:
         raise EventRejected("timestamp has no time zone")
+    if event.schema_version not in READABLE_VERSIONS:
+        raise EventRejected(f"schema_version is {event.schema_version}")
     values = msgspec.structs.asdict(event)
+    values["steps_ms"] = msgspec.structs.astuple(event.steps_ms)
+    values["price_lines"] = [msgspec.structs.astuple(line) for line in event.price_lines]
     values["timestamp"] = event.timestamp.astimezone(UTC)
     return [*(values[name] for name in EVENT_FIELDS), _VERSIONS.get(event.status, 1)]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.usage import UsageEvent, UsageStatus
+from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
 _EVENT = UsageEvent(
     request_id="r1",
@@ -49,14 +49,16 @@ class OpenEvent:
     def completion_tokens(self) -> int:
         return self._event.completion_tokens
 
-    def cost_nanousd(self) -> int:
-        return self._event.cost_nanousd
+    def price_lines(self) -> tuple[PriceLine, ...]:
+        return self._event.price_lines
 
     def event(self, status: UsageStatus) -> UsageEvent:
         self.num_asked += 1
         return msgspec.structs.replace(self._event, status=status)
 
     def go_on(self, *, completion_tokens: int, cost_nanousd: int) -> None:
+        """`cost_nanousd` for the output, and nothing else costs anything."""
+        line = PriceLine(kind="output", quantity=1, unit_price_nanousd=cost_nanousd, amount_nanousd=cost_nanousd)
         self._event = msgspec.structs.replace(
-            self._event, completion_tokens=completion_tokens, cost_nanousd=cost_nanousd
+            self._event, completion_tokens=completion_tokens, cost_nanousd=cost_nanousd, price_lines=(line,)
         )

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from protocol.usage import PriceLine, PriceLineKind
+
 UNPRICED_VERSION = "unpriced"
 
 
@@ -23,6 +25,17 @@ class PriceTerms:
             + completion_tokens * self.completion_nanousd
         )
 
+    def lines(self, *, prompt_tokens: int, cached_prompt_tokens: int, completion_tokens: int) -> tuple[PriceLine, ...]:
+        """What makes up `cost_nanousd` of the same tokens; none of nothing."""
+        found = []
+        if prompt_tokens != cached_prompt_tokens:
+            found.append(_line("input", prompt_tokens - cached_prompt_tokens, self.prompt_nanousd))
+        if cached_prompt_tokens:
+            found.append(_line("cached_input", cached_prompt_tokens, self.cached_prompt_nanousd))
+        if completion_tokens:
+            found.append(_line("output", completion_tokens, self.completion_nanousd))
+        return tuple(found)
+
 
 class PriceBook:
     def __init__(self, prices: Iterable[PriceTerms]) -> None:
@@ -37,3 +50,12 @@ class PriceBook:
             if price.valid_from <= now:
                 return price
         return PriceTerms(UNPRICED_VERSION, model_id, 0, 0, 0, now)
+
+
+def _line(kind: PriceLineKind, quantity: int, unit_price_nanousd: int) -> PriceLine:
+    return PriceLine(
+        kind=kind,
+        quantity=quantity,
+        unit_price_nanousd=unit_price_nanousd,
+        amount_nanousd=quantity * unit_price_nanousd,
+    )

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 
@@ -41,6 +42,17 @@ async def test_an_answer_says_what_served_it_and_is_billed_exactly(gateway: Gate
     assert event.cost_nanousd == usage["prompt_tokens"] * 100 + usage["completion_tokens"] * 400
     assert event.worker_id is not None
     assert event.worker_compute_ms > 0
+    assert (event.endpoint, event.num_attempts, event.error_code) == ("/v1/chat/completions", 1, None)
+    steps = msgspec.structs.astuple(event.steps_ms)
+    assert list(steps) == sorted(steps), "each step is over after the one before it"
+    assert event.decision is not None
+    decision = json.loads(event.decision)
+    assert (decision["reason"], decision["pool"], decision["tried"]) == ("requested", "small", [event.worker_id])
+    assert sum(line.amount_nanousd for line in event.price_lines) == event.cost_nanousd
+    assert {line.kind: (line.quantity, line.unit_price_nanousd) for line in event.price_lines} == {
+        "input": (usage["prompt_tokens"], 100),
+        "output": (usage["completion_tokens"], 400),
+    }
 
 
 async def test_a_stream_says_the_same_and_carries_nothing_of_ours(gateway: Gateway, key: str) -> None:

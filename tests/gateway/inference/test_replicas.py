@@ -71,6 +71,8 @@ async def test_when_all_are_full_the_client_learns_when_to_come_back(tmp_path: P
         assert reply.json()["error"]["code"] == "saturated"
         [event] = durable_events(gateway)
         assert (event.status, event.prompt_tokens, event.cost_nanousd) == ("error", 0, 0)
+        assert (event.error_code, event.price_lines) == ("saturated", ())
+        assert event.error_message == "every replica that may serve this request is busy"
 
 
 async def test_a_503_costs_no_request_of_the_limit(tmp_path: Path, valkey: ValkeyProcess) -> None:
@@ -94,6 +96,12 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_and_bills_what_was_se
         assert b"[DONE]" not in reply.content
         [event] = durable_events(gateway)
         assert (event.status, event.completion_tokens) == ("error", 2)
+        assert (event.error_code, event.num_attempts, event.cost_nanousd, event.price_lines) == (
+            "upstream_failed",
+            1,
+            0,
+            (),
+        )
 
 
 async def test_comments_before_the_first_token_do_not_bind_the_request_to_a_replica(
@@ -116,6 +124,8 @@ async def test_a_workers_refusal_is_the_answer_and_is_not_billed(tmp_path: Path,
         assert (reply.status_code, reply.json()) == (400, refusal)
         [event] = durable_events(gateway)
         assert (event.status, event.cost_nanousd) == ("error", 0)
+        # A member's own words may quote the prompt.
+        assert (event.error_code, event.error_message) == ("upstream_refused", "the worker answered 400")
 
 
 async def test_what_a_member_lacks_is_looked_for_elsewhere_and_its_name_there_stays_private(

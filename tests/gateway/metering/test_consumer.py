@@ -22,7 +22,7 @@ from gateway.metering.refused import CACHE_S, RefusedRows, count_refused
 from gateway.metering.schema import apply_migrations, connect_migrated
 from gateway.metering.shipper import NothingTaken
 from gateway.metering.store import EVENT_FIELDS, UsageStore
-from protocol.usage import UsageEvent
+from protocol.usage import PriceLine, StepsMs, UsageEvent
 from tests.support.clickhouse import start_clickhouse, url_at
 from tests.support.events import make_event
 from tests.support.ports import free_port
@@ -95,6 +95,17 @@ async def test_an_event_arrives_with_every_field(tmp_path: Path, store: UsageSto
         price_version="3",
         cost_nanousd=2**50,
         timestamp=datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=paris),
+        endpoint="/v1/completions",
+        error_code="upstream_failed",
+        error_message="it's \\ broken\n",
+        num_attempts=300,
+        steps_ms=StepsMs(authenticate=0.25, admit=0.5, queue=None, first_token=12.5, end=99.25),
+        decision='{"reason":"complex","tried":["w0","w1"]}',
+        price_lines=(
+            PriceLine(kind="input", quantity=2**40, unit_price_nanousd=2**10, amount_nanousd=2**50),
+            PriceLine(kind="output", quantity=7, unit_price_nanousd=10, amount_nanousd=70),
+            PriceLine(kind="discount", quantity=1, unit_price_nanousd=-70, amount_nanousd=-70),
+        ),
     )
     await close_events(tmp_path, full, make_event("r-bare", ttft_ms=None, user_id=None, finish_reason=None))
     assert Consumer(tmp_path, store).ship() == 2
@@ -102,6 +113,15 @@ async def test_an_event_arrives_with_every_field(tmp_path: Path, store: UsageSto
     assert arrived == full
     assert arrived.timestamp.astimezone(UTC).hour == 22
     assert bare == make_event("r-bare", ttft_ms=None, user_id=None, finish_reason=None)
+
+
+async def test_an_event_of_version_1_arrives_and_one_of_an_unknown_version_is_set_aside(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str
+) -> None:
+    await close_events(tmp_path, make_event("r1", schema_version=1), make_event("r3", schema_version=3))
+    Consumer(tmp_path, store).ship()
+    assert fetch_events(clickhouse_url) == [make_event("r1", schema_version=1)]
+    assert count_refused(tmp_path) == 1
 
 
 async def test_shipped_events_leave_the_outbox_and_the_dead_ones_folder_goes(
@@ -299,7 +319,7 @@ def test_migrations_are_recorded_and_may_run_again(clickhouse_url: str) -> None:
     with connect_migrated(clickhouse_url) as client:
         assert apply_migrations(client) == []
         client.command("TRUNCATE TABLE schema_migrations")
-        assert apply_migrations(client) == ["0001_usage_events"]
+        assert apply_migrations(client)[:2] == ["0001_usage_events", "0002_event_version_2"]
 
 
 async def test_usage_waits_while_clickhouse_is_away_and_arrives_when_it_returns(tmp_path: Path) -> None:

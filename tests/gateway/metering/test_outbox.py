@@ -3,6 +3,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from gateway.metering.folders import list_folders, take_orphan
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
-from protocol.usage import UsageEvent
+from protocol.usage import PriceLine, UsageEvent
 from tests.support.events import OpenEvent, make_event
 
 DEADLINE_S = 20
@@ -140,6 +141,20 @@ async def test_a_row_that_is_no_event_is_set_aside(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_what_a_gateway_of_the_first_version_left_under_way_is_billed(tmp_path: Path) -> None:
+    folder = tmp_path / "outbox" / "old"
+    folder.mkdir(parents=True)
+    event = make_event("r1", status="lost", completion_tokens=0, cost_nanousd=100, schema_version=1)
+    with closing(sqlite3.connect(folder / "events.sqlite", isolation_level=None)) as old:
+        old.execute(
+            "CREATE TABLE under_way (request_id TEXT PRIMARY KEY, event BLOB NOT NULL, completion_tokens INTEGER,"
+            " cost_nanousd INTEGER) WITHOUT ROWID"
+        )
+        old.execute("INSERT INTO under_way VALUES ('r1', ?, 7, 800)", (msgspec.json.encode(event),))
+    assert adopt_orphans(tmp_path) == 1
+    assert closed_events(tmp_path) == [msgspec.structs.replace(event, completion_tokens=7, cost_nanousd=800)]
+
+
 CRASHING_GATEWAY = """
 import asyncio, sys
 from pathlib import Path
@@ -189,7 +204,11 @@ def test_kill_9_keeps_every_acknowledged_close_and_turns_the_rest_into_lost(tmp_
     assert num_lost == sum(event.status == "lost" for event in by_id.values()) >= 2
     assert by_id["under-way"] == make_event("under-way", status="lost", completion_tokens=0, cost_nanousd=100)
     assert by_id["streaming"] == msgspec.structs.replace(
-        by_id["under-way"], request_id="streaming", completion_tokens=7, cost_nanousd=800
+        by_id["under-way"],
+        request_id="streaming",
+        completion_tokens=7,
+        cost_nanousd=800,
+        price_lines=(PriceLine(kind="output", quantity=1, unit_price_nanousd=800, amount_nanousd=800),),
     )
     assert adopt_orphans(tmp_path) == 0, "adopting again finds nothing new"
 
