@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from protocol.load import LoadReport
+from router.in_flight import InFlight
 
 SMALL, LARGE = "small", "large"
 """The two pools that `auto` chooses between."""
@@ -18,14 +19,31 @@ PoolKind = Literal["chat", "embedding"]
 
 
 class Member(msgspec.Struct, kw_only=True, frozen=True):
-    """One replica. `load` is None for servers that do not report theirs; these are trusted while they are healthy."""
+    """One replica, as the gateway drew it. `load` is None for servers that do not report theirs.
+
+    All of it is as old as the picture, but for `in_flight`, which goes on counting. What members report is not
+    believed blindly: counts may be negative, and more than one registration may name the same server.
+    """
 
     worker_id: str
     url: str
     engine: EngineKind = "tiergate"
     model_name: str
     load: LoadReport | None = None
+    age_s: float = 0.0
+    """How old `load` was when the picture was drawn, by the gateway's own clock since it received it."""
     is_healthy: bool = True
+    is_on_trial: bool = False
+    """Its circuit breaker is half open: one request of this process at a time finds out whether it is well."""
+    weight: float = 1.0
+    """The share of its fair load that it gets, above 0 and up to 1: less than 1 while a new replica starts slowly."""
+    recent_ttft_ms: float | None = None
+    """From sending to the first token, a moving average of the last seconds; None where nothing was measured."""
+    in_flight: InFlight = msgspec.field(default_factory=InFlight)
+    """This gateway process's own requests there, the same object from picture to picture."""
+    own_unanswered: int = 0
+    """Of `in_flight`, when `load` came: these were counted by the report as well."""
+    own_streaming: int = 0
 
 
 class Pool(msgspec.Struct, kw_only=True, frozen=True):
@@ -37,6 +55,8 @@ class Pool(msgspec.Struct, kw_only=True, frozen=True):
     kind: PoolKind = "chat"
     members: tuple[Member, ...] = ()
     adapters: frozenset[str] = frozenset()
+    prices: tuple[int, int, int] | None = None
+    """Of a token of the prompt, of a cached one and of the answer, in 1e-9 dollars; None where nobody priced it."""
 
 
 class Fleet(msgspec.Struct, kw_only=True, frozen=True):

@@ -33,7 +33,7 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
         for member in decision.members[:MAX_REPLICAS]:
             if failure is not None:
                 services.metrics.retries.labels(decision.pool).inc()
-            record.note_member(member)
+            trip = record.note_member(member)
             exchange.end_preparation()
             try:
                 return await attempt.run(decision, member)
@@ -48,6 +48,8 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
                     raise UpstreamFailed("the model's server broke off its answer") from error
                 if _is_late(services, record):
                     raise as_failure(error) from error
+            finally:
+                trip.end()
     assert failure is not None
     raise as_failure(failure) from failure
 

@@ -15,6 +15,7 @@ from protocol.embeddings import EmbeddingsRequest
 from protocol.requests import GenerationRequest
 from protocol.usage import MAX_DECISION_BYTES, MAX_ERROR_CHARS, PriceLine, StepsMs, UsageEvent, UsageStatus
 from router.fleet import Member
+from router.in_flight import Trip
 from router.policy import Decision
 
 _encode = msgspec.json.Encoder().encode
@@ -45,6 +46,8 @@ class UsageRecord:
         self.pool, self.model_id = measured.pools[0].name, measured.pools[0].model_id
         self.reason: str = "unavailable"
         self.worker_id: str | None = None
+        self.trip: Trip | None = None
+        """The try under way, among what its member has to do."""
         self.model_version = self.model_id
         self.adapter_id: str | None = None
         self.prompt_tokens = measured.prompt_tokens
@@ -77,15 +80,17 @@ class UsageRecord:
         self._price = self._find_price()
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
 
-    def note_member(self, member: Member) -> None:
-        """Another try begins: what the one before it came to was not delivered."""
+    def note_member(self, member: Member) -> Trip:
+        """Another try begins: what the one before it came to was not delivered. The caller ends the trip."""
         self.worker_id = member.worker_id
         self._tried.append(member.worker_id)
         self._decision = None
+        self.trip = member.in_flight.send(time.monotonic())
         self.is_sent = False
         self.completion_tokens = 0
         if member.load is not None:
             self.model_version = f"{self.model_id}@{member.load.model_version}"
+        return self.trip
 
     def note_sent(self, elapsed_ms: float) -> None:
         self.is_sent = True
@@ -101,6 +106,8 @@ class UsageRecord:
     def note_tokens(self, num_tokens: int) -> bool:
         """`num_tokens` of the answer have come so far; whether these are the first."""
         is_first = self.ttft_ms is None and num_tokens > 0
+        if not self.completion_tokens and num_tokens > 0 and self.trip is not None:
+            self.trip.note_first_token(time.monotonic())
         if is_first:
             self.ttft_ms = self.elapsed_ms()
         self.completion_tokens = num_tokens

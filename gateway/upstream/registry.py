@@ -10,10 +10,13 @@ from typing import Any, cast
 import msgspec
 from redis.asyncio import Redis
 
+from gateway.clock import utc_now
 from gateway.domain.catalog import CatalogCache
+from gateway.domain.prices.price_book import UNPRICED_VERSION
 from gateway.redis_client import AWAY
 from gateway.settings import GatewaySettings
 from gateway.upstream.configured_members import FixedMembers
+from gateway.upstream.traffic import Traffic
 from protocol.load import HEARTBEAT_S, STALE_AFTER_S, WORKERS_KEY, BadSignature, Registration, unseal
 from router.fleet import Fleet, Member, Pool
 
@@ -47,6 +50,7 @@ class Registry:
         self._sightings: dict[str, _Sighting] = {}
         self._shunned_until: dict[str, float] = {}
         self._failed_at = float("-inf")
+        self._traffic = Traffic()
         self.fleet = Fleet(pools={})
 
     async def refresh_forever(self) -> None:
@@ -67,7 +71,8 @@ class Registry:
         self.redraw()
 
     def redraw(self) -> None:
-        self.fleet = Fleet(pools=_draw(self._catalog, self._members(time.monotonic())))
+        now = time.monotonic()
+        self.fleet = Fleet(pools=_draw(self._catalog, self._traffic.attach(self._members(now), now)))
 
     def note_failure(self, worker_id: str) -> None:
         """A request failed there: other requests go elsewhere for a moment."""
@@ -158,5 +163,13 @@ def _draw(catalog: CatalogCache, members: Iterable[tuple[str, Member]]) -> dict[
             kind=model.kind if model else "chat",
             members=tuple(found),
             adapters=frozenset(adapter for load in loads for adapter in load.adapters),
+            prices=_prices(catalog, model.id) if model else None,
         )
     return pools
+
+
+def _prices(catalog: CatalogCache, model_id: str) -> tuple[int, int, int] | None:
+    terms = catalog.current.prices.price_of(model_id, now=utc_now())
+    if terms.version == UNPRICED_VERSION:
+        return None
+    return terms.prompt_nanousd, terms.cached_prompt_nanousd, terms.completion_nanousd
