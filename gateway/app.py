@@ -25,6 +25,7 @@ from gateway.admin.usage import admin_router as admin_usage_router
 from gateway.admin.usage import router as usage_router
 from gateway.admin.workers import router as workers_router
 from gateway.billing.ledger import UsageLedger
+from gateway.billing.rerating import Rerating
 from gateway.clock import utc_now
 from gateway.dashboard.routes import dashboard_router
 from gateway.database import Sessions, check_exists, open_sessions
@@ -115,6 +116,7 @@ async def open_services(
             workers=workers,
             outbox=outbox,
             usage=usage,
+            rerating=Rerating(usage, settings.clickhouse_url),
             refused=RefusedRows(settings.data_dir),
             metrics=metrics,
             overload=overload,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from gateway.billing.rerating import Rerating
 from gateway.database import Sessions
 from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
@@ -43,6 +44,7 @@ class Services:
     workers: WorkerClient
     outbox: Outbox
     usage: UsageQueries
+    rerating: Rerating
     refused: RefusedRows
     metrics: Metrics
     overload: OverloadGuard

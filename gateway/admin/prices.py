@@ -1,15 +1,19 @@
 from datetime import datetime
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from gateway.admin.names import Draft, ModelId, Moment
+from gateway.admin.names import Draft, Id, ModelId, Moment, Name
 from gateway.clock import utc_now
-from gateway.domain.prices.models import Price
-from gateway.domain.prices.service import add_price, delete_price
+from gateway.domain.catalog import read_price_book
+from gateway.domain.prices.models import Discount, Price, Surcharge
+from gateway.domain.prices.service import add_discount, add_price, add_surcharge, delete_version, record_rerating
+from gateway.http.errors import InvalidRequest
 from gateway.http.pages import Page, PageDep, fetch_page
+from gateway.metering.windows import Window
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
 
 router = APIRouter(prefix="/prices", tags=["prices"])
@@ -18,7 +22,14 @@ router = APIRouter(prefix="/prices", tags=["prices"])
 NanoUsd = Annotated[int, Field(ge=0, le=10**12)]
 
 
-class PriceDraft(Draft):
+class Dated(Draft):
+    valid_from: Moment | None = None
+    """Now when left out; in the past, where usage is priced already, only as a correction."""
+    is_correction: bool = False
+    """Usage since `valid_from` keeps its cost until `tiergate price rerate --apply`."""
+
+
+class PriceDraft(Dated):
     """Prices of one token in 1e-9 dollars: 100 is $0.10 a million."""
 
     model_id: ModelId
@@ -26,20 +37,79 @@ class PriceDraft(Draft):
     completion_nanousd: NanoUsd
     cached_prompt_nanousd: NanoUsd | None = None
     """The prompt's price when left out."""
-    valid_from: Moment | None = None
-    """Now when left out; never in the past, because past usage is priced already."""
+    minimum_nanousd: NanoUsd = 0
+    """What a request with any tokens costs at least, before a discount."""
 
 
-class PriceView(BaseModel):
+class SurchargeDraft(Dated):
+    """For each token, of prompt and answer, that an adapter of the model served."""
+
+    model_id: ModelId
+    adapter_id: Id | None = None
+    """Left out: of all adapters that have no surcharge of their own."""
+    token_nanousd: NanoUsd
+
+
+class DiscountDraft(Dated):
+    """What the tier's tenants pay less, in basis points: 1,500 are 15 %."""
+
+    tier: Name
+    basis_points: Annotated[int, Field(ge=0, le=10_000)]
+
+
+class RerateDraft(Draft):
+    """Usage from `start` until before `end`, with the price book as it stands now."""
+
+    start: Moment
+    end: Moment
+    tenant_id: Id | None = None
+    apply: bool = False
+    """False: only show the difference."""
+    after: Annotated[str | None, Field(max_length=4000)] = None
+
+
+class RerateDifference(BaseModel):
+    tenant_id: str
+    model: str
+    nanousd: int
+
+
+class RerateView(BaseModel):
+    """Of one page; with the last one `next` is null."""
+
+    num_events: int
+    num_changed: int
+    old_nanousd: int
+    new_nanousd: int
+    differences: list[RerateDifference]
+    next: str | None
+
+
+class _View(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     version: str
+    valid_from: datetime
+    created_at: datetime
+
+
+class PriceView(_View):
     model_id: str
     prompt_nanousd: int
     cached_prompt_nanousd: int
     completion_nanousd: int
-    valid_from: datetime
-    created_at: datetime
+    minimum_nanousd: int
+
+
+class SurchargeView(_View):
+    model_id: str
+    adapter_id: UUID | None
+    token_nanousd: int
+
+
+class DiscountView(_View):
+    tier: str
+    basis_points: int
 
 
 @router.post("", status_code=201)
@@ -58,5 +128,79 @@ async def list_prices(_admin: AdminDep, sessions: SessionsDep, page: PageDep) ->
 @router.delete("/{version}", status_code=204)
 async def remove_price(version: str, admin: PlatformDep, services: ServicesDep) -> None:
     """Only a price that is not in force yet; 409 for others, because usage was priced with them."""
-    await delete_price(services.sessions, admin, version, now=utc_now())
+    await delete_version(services.sessions, admin, Price, version, now=utc_now())
     await services.reload()
+
+
+@router.post("/surcharges", status_code=201)
+async def post_surcharge(draft: SurchargeDraft, admin: PlatformDep, services: ServicesDep) -> SurchargeView:
+    surcharge = await add_surcharge(services.sessions, admin, **draft.model_dump(), now=utc_now())
+    await services.reload()
+    return SurchargeView.model_validate(surcharge)
+
+
+@router.get("/surcharges")
+async def list_surcharges(_admin: PlatformDep, sessions: SessionsDep, page: PageDep) -> Page[SurchargeView]:
+    async with sessions() as session:
+        return await fetch_page(session, select(Surcharge), Surcharge.version, page, SurchargeView.model_validate)
+
+
+@router.delete("/surcharges/{version}", status_code=204)
+async def remove_surcharge(version: str, admin: PlatformDep, services: ServicesDep) -> None:
+    """Only one that is not in force yet."""
+    await delete_version(services.sessions, admin, Surcharge, version, now=utc_now())
+    await services.reload()
+
+
+@router.post("/discounts", status_code=201)
+async def post_discount(draft: DiscountDraft, admin: PlatformDep, services: ServicesDep) -> DiscountView:
+    discount = await add_discount(services.sessions, admin, **draft.model_dump(), now=utc_now())
+    await services.reload()
+    return DiscountView.model_validate(discount)
+
+
+@router.get("/discounts")
+async def list_discounts(_admin: PlatformDep, sessions: SessionsDep, page: PageDep) -> Page[DiscountView]:
+    async with sessions() as session:
+        return await fetch_page(session, select(Discount), Discount.version, page, DiscountView.model_validate)
+
+
+@router.delete("/discounts/{version}", status_code=204)
+async def remove_discount(version: str, admin: PlatformDep, services: ServicesDep) -> None:
+    """Only one that is not in force yet."""
+    await delete_version(services.sessions, admin, Discount, version, now=utc_now())
+    await services.reload()
+
+
+@router.post("/rerate")
+async def rerate(draft: RerateDraft, admin: PlatformDep, services: ServicesDep) -> RerateView:
+    """Price a page of past usage anew. What final invoices have billed stays; the next ones bill the difference."""
+    if draft.start >= draft.end:
+        raise InvalidRequest("start must be before end", param="start")
+    async with services.sessions() as session:
+        book = await read_price_book(session)
+    tenant_id = None if draft.tenant_id is None else str(draft.tenant_id)
+    window = Window(draft.start, draft.end)
+    found = await services.rerating.rerate(book, window, tenant_id=tenant_id, after=draft.after, is_applied=draft.apply)
+    if draft.apply and found.num_changed:
+        await record_rerating(
+            services.sessions,
+            admin,
+            start=draft.start,
+            end=draft.end,
+            tenant_id=draft.tenant_id,
+            num_changed=found.num_changed,
+            difference_nanousd=found.new_nanousd - found.old_nanousd,
+            now=utc_now(),
+        )
+    return RerateView(
+        num_events=found.num_events,
+        num_changed=found.num_changed,
+        old_nanousd=found.old_nanousd,
+        new_nanousd=found.new_nanousd,
+        differences=[
+            RerateDifference(tenant_id=tenant, model=model, nanousd=nanousd)
+            for (tenant, model), nanousd in sorted(found.by_tenant.items())
+        ],
+        next=found.next,
+    )

@@ -9,12 +9,13 @@ from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
 from gateway.domain.adapters.service import adapters_visible_to
 from gateway.domain.models.models import Model
-from gateway.domain.prices.models import Price
-from gateway.domain.prices.price_book import PriceBook, PriceTerms
+from gateway.domain.prices.models import Discount, Price, Surcharge
+from gateway.domain.prices.price_book import DiscountTerms, PriceBook, PriceTerms, SurchargeTerms
 from gateway.domain.tiers.models import Tier
 from router.policy import OnSaturation
 
@@ -121,12 +122,20 @@ async def read_catalog(sessions: Sessions) -> Catalog:
             )
             for row in await session.scalars(adapters_visible_to(None))
         ]
-        prices = [_terms(PriceTerms, price) for price in await session.scalars(select(Price))]
+        prices = await read_price_book(session)
     return Catalog(
         tiers={tier.name: tier for tier in tiers},
         models={model.id: model for model in models},
         adapters={(adapter.tenant_id, adapter.name): adapter for adapter in adapters},
-        prices=PriceBook(prices),
+        prices=prices,
+    )
+
+
+async def read_price_book(session: AsyncSession) -> PriceBook:
+    return PriceBook(
+        [_terms(PriceTerms, row) for row in await session.scalars(select(Price))],
+        [_terms(SurchargeTerms, row) for row in await session.scalars(select(Surcharge))],
+        [_terms(DiscountTerms, row) for row in await session.scalars(select(Discount))],
     )
 
 

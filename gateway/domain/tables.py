@@ -6,8 +6,21 @@ from gateway.domain.audit.models import AuditEntry
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.locks import Lock
 from gateway.domain.models.models import Model
-from gateway.domain.prices.models import Price
+from gateway.domain.prices.models import Discount, Price, Surcharge
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tiers.models import Tier
 
-__all__ = ["Adapter", "AdapterVariant", "ApiKey", "AuditEntry", "Base", "Lock", "Model", "Price", "Tenant", "Tier"]
+__all__ = [
+    "Adapter",
+    "AdapterVariant",
+    "ApiKey",
+    "AuditEntry",
+    "Base",
+    "Discount",
+    "Lock",
+    "Model",
+    "Price",
+    "Surcharge",
+    "Tenant",
+    "Tier",
+]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -96,19 +97,24 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
         adapter_name=adapter.name if adapter else None,
         adapter_id=str(adapter.id) if adapter else None,
         is_estimate=counted.is_estimate,
-        dearest_nanousd=_dearest_nanousd(accepted, pools, counted.total, num_choices * route.max_tokens),
+        dearest_nanousd=dearest_nanousd(accepted, adapter, pools, counted.total, num_choices * route.max_tokens),
     )
 
 
-def _dearest_nanousd(
-    accepted: AcceptedGeneration, pools: tuple[Pool, ...], prompt_tokens: int, completion_tokens: int
+def dearest_nanousd(
+    accepted: Accepted[Any],
+    adapter: AdapterTerms | None,
+    pools: tuple[Pool, ...],
+    prompt_tokens: int,
+    completion_tokens: int,
 ) -> int:
-    """The most that the request may cost, wherever it ends."""
-    prices = accepted.catalog.prices
+    """The most that the request may cost, wherever it ends and however much of its prompt is cached."""
+    adapter_id = str(adapter.id) if adapter else None
+    prices, tier = accepted.catalog.prices, accepted.tier.name
     return max(
         [
-            prices.price_of(pool.model_id, now=accepted.received_at).cost_nanousd(
-                prompt_tokens=prompt_tokens, cached_prompt_tokens=0, completion_tokens=completion_tokens
+            prices.price_of(pool.model_id, adapter_id=adapter_id, tier=tier, now=accepted.received_at).most_nanousd(
+                prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
             )
             for pool in pools
         ]

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from gateway.domain.prices.price_book import PriceTerms
+from gateway.domain.prices.price_book import RequestPrice
 from gateway.http.errors import GatewayError
 from gateway.inference.measure import Measured
 from gateway.inference.validate import Accepted
@@ -77,8 +77,8 @@ class UsageRecord:
         self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
         self.model_version = decision.model_id
         self._decision = None
-        self._price = self._find_price()
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
+        self._price = self._find_price()
 
     def note_member(self, member: Member) -> Trip:
         """Another try begins: what the one before it came to was not delivered. The caller ends the trip."""
@@ -213,6 +213,9 @@ class UsageRecord:
         self._decision = text.decode()
         return self._decision
 
-    def _find_price(self) -> PriceTerms:
+    def _find_price(self) -> RequestPrice:
         # The price at arrival holds for the whole request.
-        return self.accepted.catalog.prices.price_of(self.model_id, now=self.accepted.received_at)
+        accepted = self.accepted
+        return accepted.catalog.prices.price_of(
+            self.model_id, adapter_id=self.adapter_id, tier=accepted.tier.name, now=accepted.received_at
+        )

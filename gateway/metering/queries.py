@@ -49,7 +49,7 @@ class UsageQueries:
     ) -> UsagePage:
         """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor."""
         query = statements.usage(window, tenant_id, group_by=group_by, limit=limit, after=after)
-        rows = await self._fetch(query)
+        rows = await self.fetch(query)
         shown = rows[:limit]
         has_more = len(rows) > limit
         cursor = _cursor(shown[-1], group_by) if has_more else None
@@ -61,19 +61,19 @@ class UsageQueries:
     async def totals(
         self, window: Window, *, tenant_id: str | None, key_id: str | None = None, user_id: str | None = None
     ) -> Row:
-        [row] = await self._fetch(statements.totals(window, tenant_id, key_id=key_id, user_id=user_id))
+        [row] = await self.fetch(statements.totals(window, tenant_id, key_id=key_id, user_id=user_id))
         return row
 
     async def series(self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int) -> list[Row]:
         """Requests, tokens and cost by time bucket and by `column`."""
-        return await self._fetch(statements.series(window, tenant_id, column=column, bucket_s=bucket_s))
+        return await self.fetch(statements.series(window, tenant_id, column=column, bucket_s=bucket_s))
 
     async def spent_this_month(self, tenant_id: str, *, now: datetime) -> int:
         """What the tenant's shipped events of this calendar month (UTC) cost, in 1e-9 dollars."""
         row = await self.totals(month_until(now), tenant_id=tenant_id)
         return int(row["cost_nanousd"])
 
-    async def _fetch(self, query: BoundQuery) -> list[Row]:
+    async def fetch(self, query: BoundQuery) -> list[Row]:
         return await self._in_thread(lambda: self._query(query.sql, query.parameters))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:

@@ -62,7 +62,7 @@ def usage(window: Window, tenant_id: str | None, *, group_by: str, limit: int, a
 def totals(
     window: Window, tenant_id: str | None, *, key_id: str | None = None, user_id: str | None = None
 ) -> BoundQuery:
-    where, parameters = _where(window, tenant_id)
+    where, parameters = where_window(window, tenant_id)
     for column, value in (("key_id", key_id), ("user_id", user_id)):
         if value is not None:
             where += f" AND e.{column} = {{{column}:String}}"
@@ -73,7 +73,7 @@ def totals(
 def series(window: Window, tenant_id: str | None, *, column: str, bucket_s: int) -> BoundQuery:
     """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS."""
     assert column in GROUP_COLUMNS.values()
-    where, parameters = _where(window, tenant_id)
+    where, parameters = where_window(window, tenant_id)
     sql = f"""SELECT intDiv(toUnixTimestamp(e.timestamp), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}} AS bucket,
 toString(e.{column}) AS name, count() AS requests, sum(e.prompt_tokens + e.completion_tokens) AS tokens,
 sum(e.cost_nanousd) AS cost_nanousd
@@ -83,7 +83,7 @@ FROM {TABLE} AS e FINAL WHERE {where} GROUP BY bucket, name ORDER BY bucket, nam
 
 def _requests(window: Window, tenant_id: str | None, *, limit: int, after: str | None) -> BoundQuery:
     """Newest first."""
-    where, parameters = _where(window, tenant_id)
+    where, parameters = where_window(window, tenant_id)
     if after is not None:
         timestamp_us, request_id = decode_cursor(after, int, str)
         where += " AND (toUnixTimestamp64Micro(e.timestamp), e.request_id) < ({after_us:Int64}, {after_id:String})"
@@ -96,7 +96,7 @@ ORDER BY e.timestamp DESC, e.request_id DESC LIMIT {{limit:UInt32}}"""
 
 def _groups(window: Window, tenant_id: str | None, *, group_by: str, limit: int, after: str | None) -> BoundQuery:
     """In the order of the group's own value; the group without one (no user, no adapter) comes first."""
-    where, parameters = _where(window, tenant_id)
+    where, parameters = where_window(window, tenant_id)
     having = ""
     if after is not None and group_by in _BUCKETS:
         [after_s] = decode_cursor(after, int)
@@ -112,7 +112,7 @@ ORDER BY {order} LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
 
 
-def _where(window: Window, tenant_id: str | None) -> tuple[str, dict[str, Any]]:
+def where_window(window: Window, tenant_id: str | None) -> tuple[str, dict[str, Any]]:
     """The tenant first: it is the first column of the index, and the one that must never be forgotten."""
     parameters: dict[str, Any] = {"start_us": _micros(window.start), "end_us": _micros(window.end)}
     where = (

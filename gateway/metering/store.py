@@ -39,9 +39,12 @@ class UsageStore:
 
     def insert(self, events: Sequence[UsageEvent]) -> None:
         """Returns once ClickHouse has the rows on disk. Raises StoreUnavailable or InsertRefused."""
-        if not events:
+        self.insert_rows([_row(event) for event in events])
+
+    def insert_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """The same with values of EVENT_FIELDS and `version`, of which a higher one replaces a lower."""
+        if not rows:
             return
-        rows = [_row(event) for event in events]
         client, context = self._prepared()
         context.data = rows
         try:
@@ -82,8 +85,9 @@ class UsageStore:
 _UNWRITABLE = (ValueError, TypeError, OverflowError, struct.error)
 """What the driver raises for a value that it cannot put into its column."""
 # Of several rows for one request the highest counts. A gateway that died knows least; what the client was told had
-# failed is not billed, though an earlier verdict, which could not be made durable in time, may say that all was well.
-_VERSIONS = {"lost": 0, "error": 2}
+# failed is not billed, though an earlier verdict, which could not be made durable in time, may say that all was well,
+# and may have been priced anew since (16 to 254, gateway/billing/rerating.py).
+_VERSIONS = {"lost": 0, "error": 255}
 _INT_RANGES = {
     **dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "completion_tokens"), (0, 2**64 - 1)),
     "cost_nanousd": (-(2**63), 2**63 - 1),

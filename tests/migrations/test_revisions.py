@@ -49,3 +49,15 @@ def test_a_revision_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         file.execute("ALTER TABLE hidden RENAME TO prices")
         assert file.execute(schema).fetchall() == before
     migrate(url)
+
+
+def test_revision_4_keeps_prices_both_ways(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url, "0003")
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        file.execute("INSERT INTO prices VALUES ('v', 'm', 1, 2, 3, '2026-01-01', '2026-01-01')")
+        file.commit()
+        migrate(url, "0004")
+        assert file.execute("SELECT completion_nanousd, minimum_nanousd FROM prices").fetchall() == [(3, 0)]
+        command.downgrade(alembic_config(url), "0003")
+        assert file.execute("SELECT * FROM prices").fetchall() == [("v", "m", 1, 2, 3, "2026-01-01", "2026-01-01")]

@@ -1,4 +1,7 @@
+"""The price book's rows. Never changed: a new price is a new version, so that every old event can be priced again."""
+
 from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy import BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -7,10 +10,7 @@ from gateway.database import Base
 
 
 class Price(Base):
-    """Never changed: a new price is a new version, so that every old event can be priced again.
-
-    `model_id` may be of a model that has been deleted.
-    """
+    """Of a model's tokens. `model_id` may be of a model that has been deleted."""
 
     __tablename__ = "prices"
     __table_args__ = (Index("ix_prices_model_id_valid_from", "model_id", "valid_from"),)
@@ -20,5 +20,32 @@ class Price(Base):
     prompt_nanousd: Mapped[int] = mapped_column(BigInteger)
     cached_prompt_nanousd: Mapped[int] = mapped_column(BigInteger)
     completion_nanousd: Mapped[int] = mapped_column(BigInteger)
+    minimum_nanousd: Mapped[int] = mapped_column(BigInteger, server_default="0", default=0)
+    """What a request costs at least, before a discount."""
+    valid_from: Mapped[datetime]
+    created_at: Mapped[datetime]
+
+
+class Surcharge(Base):
+    """For each token, of the prompt and of the answer, that an adapter served; `adapter_id` None: any adapter."""
+
+    __tablename__ = "adapter_surcharges"
+
+    version: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model_id: Mapped[str] = mapped_column(String(200))
+    adapter_id: Mapped[UUID | None]
+    token_nanousd: Mapped[int] = mapped_column(BigInteger)
+    valid_from: Mapped[datetime]
+    created_at: Mapped[datetime]
+
+
+class Discount(Base):
+    """What a tier's tenants pay less, in basis points."""
+
+    __tablename__ = "tier_discounts"
+
+    version: Mapped[str] = mapped_column(String(64), primary_key=True)
+    tier: Mapped[str] = mapped_column(String(64))
+    basis_points: Mapped[int]
     valid_from: Mapped[datetime]
     created_at: Mapped[datetime]

@@ -1,12 +1,19 @@
-"""What tokens cost. Integers of 1e-9 dollars throughout."""
+"""What a request costs, in whole nano-dollars: its model's price, adapter's surcharge, minimum and tier's discount.
 
-from collections.abc import Iterable, Mapping
+The one rounding is the discount's (`money.share_of`); everything else is a count times a price.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol, TypeVar
+from uuid import UUID
 
+from gateway.domain.money import share_of
 from protocol.usage import PriceLine, PriceLineKind
 
 UNPRICED_VERSION = "unpriced"
+_SEPARATOR = "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,46 +23,152 @@ class PriceTerms:
     prompt_nanousd: int
     cached_prompt_nanousd: int
     completion_nanousd: int
+    minimum_nanousd: int
     valid_from: datetime
 
+
+@dataclass(frozen=True, slots=True)
+class SurchargeTerms:
+    version: str
+    model_id: str
+    adapter_id: UUID | None
+    token_nanousd: int
+    valid_from: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DiscountTerms:
+    version: str
+    tier: str
+    basis_points: int
+    valid_from: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrice:
+    """What holds for one request, from its arrival to its end. `version` names every row that it is made of."""
+
+    version: str
+    prompt_nanousd: int = 0
+    cached_prompt_nanousd: int = 0
+    completion_nanousd: int = 0
+    adapter_token_nanousd: int = 0
+    minimum_nanousd: int = 0
+    discount_basis_points: int = 0
+
     def cost_nanousd(self, *, prompt_tokens: int, cached_prompt_tokens: int, completion_tokens: int) -> int:
-        return (
+        """A request that had no tokens costs nothing."""
+        num_tokens = prompt_tokens + completion_tokens
+        if not num_tokens:
+            return 0
+        gross = (
             (prompt_tokens - cached_prompt_tokens) * self.prompt_nanousd
             + cached_prompt_tokens * self.cached_prompt_nanousd
             + completion_tokens * self.completion_nanousd
+            + num_tokens * self.adapter_token_nanousd
+        )
+        gross = max(gross, self.minimum_nanousd)
+        return gross - share_of(gross, basis_points=self.discount_basis_points)
+
+    def most_nanousd(self, *, prompt_tokens: int, completion_tokens: int) -> int:
+        """The most that the request may cost, however much of its prompt is cached."""
+        return max(
+            self.cost_nanousd(
+                prompt_tokens=prompt_tokens, cached_prompt_tokens=num_cached, completion_tokens=completion_tokens
+            )
+            for num_cached in (0, prompt_tokens)
         )
 
     def lines(self, *, prompt_tokens: int, cached_prompt_tokens: int, completion_tokens: int) -> tuple[PriceLine, ...]:
         """What makes up `cost_nanousd` of the same tokens; none of nothing."""
-        found = []
-        if prompt_tokens != cached_prompt_tokens:
-            found.append(_line("input", prompt_tokens - cached_prompt_tokens, self.prompt_nanousd))
-        if cached_prompt_tokens:
-            found.append(_line("cached_input", cached_prompt_tokens, self.cached_prompt_nanousd))
-        if completion_tokens:
-            found.append(_line("output", completion_tokens, self.completion_nanousd))
-        return tuple(found)
+        num_tokens = prompt_tokens + completion_tokens
+        if not num_tokens:
+            return ()
+        lines = [
+            *_line("input", prompt_tokens - cached_prompt_tokens, self.prompt_nanousd),
+            *_line("cached_input", cached_prompt_tokens, self.cached_prompt_nanousd),
+            *_line("output", completion_tokens, self.completion_nanousd),
+        ]
+        if self.adapter_token_nanousd:
+            lines += _line("adapter", num_tokens, self.adapter_token_nanousd)
+        gross = sum([line.amount_nanousd for line in lines])
+        if gross < self.minimum_nanousd:
+            lines += _line("minimum", 1, self.minimum_nanousd - gross)
+            gross = self.minimum_nanousd
+        discount = share_of(gross, basis_points=self.discount_basis_points)
+        if discount:
+            lines += _line("discount", 1, -discount)
+        return tuple(lines)
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> str: ...
+    @property
+    def valid_from(self) -> datetime: ...
+
+
+V = TypeVar("V", bound=_Versioned)
+K = TypeVar("K", bound=Hashable)
 
 
 class PriceBook:
-    def __init__(self, prices: Iterable[PriceTerms]) -> None:
-        by_model: dict[str, list[PriceTerms]] = {}
-        for price in sorted(prices, key=lambda price: (price.valid_from, price.version), reverse=True):
-            by_model.setdefault(price.model_id, []).append(price)
-        self._by_model: Mapping[str, list[PriceTerms]] = by_model
+    def __init__(
+        self,
+        prices: Iterable[PriceTerms],
+        surcharges: Iterable[SurchargeTerms] = (),
+        discounts: Iterable[DiscountTerms] = (),
+    ) -> None:
+        self._prices = _newest_first((price.model_id, price) for price in prices)
+        self._surcharges = _newest_first(((each.model_id, each.adapter_id), each) for each in surcharges)
+        self._discounts = _newest_first((each.tier, each) for each in discounts)
 
-    def price_of(self, model_id: str, *, now: datetime) -> PriceTerms:
-        """The newest price that is valid; a model that nobody priced costs nothing and says so in its version."""
-        for price in self._by_model.get(model_id, ()):
-            if price.valid_from <= now:
-                return price
-        return PriceTerms(UNPRICED_VERSION, model_id, 0, 0, 0, now)
+    def price_of(self, model_id: str, *, adapter_id: str | None, tier: str, now: datetime) -> RequestPrice:
+        """From the newest rows that are valid; a model that nobody priced costs nothing and says so in its version.
+
+        adapter_id: of the adapter that serves the request, if any; its own surcharge goes before that of all.
+        """
+        price = _valid(self._prices, model_id, now)
+        if price is None:
+            return RequestPrice(UNPRICED_VERSION)
+        versions = [price.version]
+        surcharge = self._surcharge(model_id, adapter_id, now) if adapter_id is not None else None
+        if surcharge is not None:
+            versions.append(surcharge.version)
+        discount = _valid(self._discounts, tier, now)
+        if discount is not None:
+            versions.append(discount.version)
+        return RequestPrice(
+            version=_SEPARATOR.join(versions),
+            prompt_nanousd=price.prompt_nanousd,
+            cached_prompt_nanousd=price.cached_prompt_nanousd,
+            completion_nanousd=price.completion_nanousd,
+            adapter_token_nanousd=surcharge.token_nanousd if surcharge else 0,
+            minimum_nanousd=price.minimum_nanousd,
+            discount_basis_points=discount.basis_points if discount else 0,
+        )
+
+    def _surcharge(self, model_id: str, adapter_id: str, now: datetime) -> SurchargeTerms | None:
+        if not self._surcharges:
+            return None
+        own = _valid(self._surcharges, (model_id, UUID(adapter_id)), now)
+        return own or _valid(self._surcharges, (model_id, None), now)
 
 
-def _line(kind: PriceLineKind, quantity: int, unit_price_nanousd: int) -> PriceLine:
-    return PriceLine(
-        kind=kind,
-        quantity=quantity,
-        unit_price_nanousd=unit_price_nanousd,
-        amount_nanousd=quantity * unit_price_nanousd,
-    )
+def _newest_first(rows: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
+    """Of rows that begin together the one that was made last comes first: versions grow with time."""
+    found: dict[K, list[V]] = {}
+    for key, row in sorted(rows, key=lambda pair: (pair[1].valid_from, pair[1].version), reverse=True):
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _valid(rows: Mapping[K, list[V]], key: K, now: datetime) -> V | None:
+    return next((row for row in rows.get(key, ()) if row.valid_from <= now), None)
+
+
+def _line(kind: PriceLineKind, quantity: int, unit_price_nanousd: int) -> list[PriceLine]:
+    if not quantity:
+        return []
+    amount = quantity * unit_price_nanousd
+    return [PriceLine(kind=kind, quantity=quantity, unit_price_nanousd=unit_price_nanousd, amount_nanousd=amount)]

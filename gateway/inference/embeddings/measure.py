@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from gateway.http.errors import InvalidRequest
-from gateway.inference.measure import LONG_CHARS, Measured, adapter_of, tier_policy, variants_in
+from gateway.inference.measure import LONG_CHARS, Measured, adapter_of, dearest_nanousd, tier_policy, variants_in
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted
 from gateway.upstream.bundles import BundleStore
@@ -44,7 +44,6 @@ async def measure(accepted: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: 
         raise _too_long(str(max(counts)), window, "context_length_exceeded")
     if tier.context_tokens is not None and max(counts) > tier.context_tokens:
         raise _too_long(str(max(counts)), tier.context_tokens, "context_quota_exceeded")
-    price = accepted.catalog.prices.price_of(pool.model_id, now=accepted.received_at)
     return Measured(
         # A bound must not refuse what the member's own tokenizer may take.
         route_request=_route(accepted, variants, prompt_tokens=0 if bundle is None else max(counts)),
@@ -55,7 +54,7 @@ async def measure(accepted: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: 
         adapter_name=adapter.name if adapter else None,
         adapter_id=str(adapter.id) if adapter else None,
         is_estimate=bundle is None,
-        dearest_nanousd=price.cost_nanousd(prompt_tokens=sum(counts), cached_prompt_tokens=0, completion_tokens=0),
+        dearest_nanousd=dearest_nanousd(accepted, adapter, (pool,), sum(counts), 0),
     )
 
 

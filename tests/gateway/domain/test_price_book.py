@@ -1,26 +1,95 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.prices.price_book import PriceTerms
+from gateway.domain.prices.price_book import (
+    UNPRICED_VERSION,
+    DiscountTerms,
+    PriceBook,
+    PriceTerms,
+    RequestPrice,
+    SurchargeTerms,
+)
 
-counts = st.integers(0, 2**40)
+START = datetime(2026, 3, 1, tzinfo=UTC)
+ADAPTER = UUID(int=5)
+amounts = st.integers(0, 10**12)
+prices = st.builds(
+    RequestPrice,
+    version=st.just("v"),
+    prompt_nanousd=amounts,
+    cached_prompt_nanousd=amounts,
+    completion_nanousd=amounts,
+    adapter_token_nanousd=amounts,
+    minimum_nanousd=amounts,
+    discount_basis_points=st.integers(0, 10_000),
+)
+tokens = st.integers(0, 200_000)
 
 
-@given(st.tuples(counts, counts, counts), counts, counts, counts)
-def test_the_lines_of_a_price_add_up_to_its_cost(
-    prices: tuple[int, int, int], fresh: int, cached: int, completion: int
-) -> None:
-    terms = PriceTerms("v", "m", *prices, datetime(2026, 1, 1, tzinfo=UTC))
-    tokens = {
-        "prompt_tokens": fresh + cached,
-        "cached_prompt_tokens": cached,
+@given(prices, tokens, tokens, st.integers(0, 100))
+def test_the_lines_make_up_the_cost(price: RequestPrice, prompt: int, completion: int, percent_cached: int) -> None:
+    used = {
+        "prompt_tokens": prompt,
+        "cached_prompt_tokens": prompt * percent_cached // 100,
         "completion_tokens": completion,
     }
-    lines = terms.lines(**tokens)
-    assert sum(line.amount_nanousd for line in lines) == terms.cost_nanousd(**tokens)
+    lines = price.lines(**used)
+    assert sum(line.amount_nanousd for line in lines) == price.cost_nanousd(**used) >= 0
     assert all(line.amount_nanousd == line.quantity * line.unit_price_nanousd for line in lines)
-    assert {line.kind: line.quantity for line in lines} == {
-        kind: count for kind, count in (("input", fresh), ("cached_input", cached), ("output", completion)) if count
-    }
+    assert all(line.quantity for line in lines)
+    counted = {line.kind: line.quantity for line in lines}
+    assert counted.get("input", 0) + counted.get("cached_input", 0) == prompt
+    assert counted.get("output", 0) == completion
+
+
+@given(prices, tokens, tokens, st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
+def test_a_reservation_covers_whatever_the_request_comes_to(
+    price: RequestPrice, prompt: int, most: int, percent_cached: int, percent_made: int, percent_read: int
+) -> None:
+    read = prompt * percent_read // 100
+    cost = price.cost_nanousd(
+        prompt_tokens=read,
+        cached_prompt_tokens=read * percent_cached // 100,
+        completion_tokens=most * percent_made // 100,
+    )
+    assert cost <= price.most_nanousd(prompt_tokens=prompt, completion_tokens=most)
+
+
+def test_a_minimum_tops_up_before_the_discount_and_nothing_costs_nothing() -> None:
+    price = RequestPrice("v", prompt_nanousd=10, minimum_nanousd=1000, discount_basis_points=1500)
+    lines = price.lines(prompt_tokens=7, cached_prompt_tokens=0, completion_tokens=0)
+    assert [(line.kind, line.amount_nanousd) for line in lines] == [("input", 70), ("minimum", 930), ("discount", -150)]
+    assert price.cost_nanousd(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0) == 0
+    assert price.lines(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0) == ()
+
+
+def book() -> PriceBook:
+    return PriceBook(
+        [
+            PriceTerms("p1", "m", 10, 5, 20, 0, START),
+            PriceTerms("p2", "m", 11, 5, 20, 0, START + timedelta(days=1)),
+            PriceTerms("p3", "m", 12, 5, 20, 0, START + timedelta(days=1)),
+        ],
+        [SurchargeTerms("s1", "m", None, 3, START), SurchargeTerms("s2", "m", ADAPTER, 1, START + timedelta(days=1))],
+        [DiscountTerms("d1", "pro", 1000, START + timedelta(days=1))],
+    )
+
+
+def version_at(now: datetime, *, adapter: UUID | None = None, tier: str = "free", model: str = "m") -> str:
+    adapter_id = None if adapter is None else str(adapter)
+    return book().price_of(model, adapter_id=adapter_id, tier=tier, now=now).version
+
+
+def test_each_part_of_a_price_begins_on_its_own_instant() -> None:
+    boundary = START + timedelta(days=1)
+    just_before = boundary - timedelta(microseconds=1)
+    assert version_at(START - timedelta(microseconds=1)) == UNPRICED_VERSION
+    assert version_at(just_before, adapter=ADAPTER, tier="pro") == "p1+s1"
+    # Of two that begin together the one that was made last holds.
+    assert version_at(boundary, adapter=ADAPTER, tier="pro") == "p3+s2+d1"
+    assert version_at(boundary, adapter=UUID(int=6)) == "p3+s1"
+    assert version_at(boundary) == "p3"
+    assert version_at(boundary, model="other", adapter=ADAPTER, tier="pro") == UNPRICED_VERSION
