@@ -48,9 +48,9 @@ from gateway.inference.tokens import router as tokens_router
 from gateway.inference.validate import CHAT_PATH, TEXT_PATH
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import open_limiter
+from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
-from gateway.metering.refused import RefusedRows
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
 from gateway.redis_client import AWAY, connect_redis
@@ -117,7 +117,7 @@ async def open_services(
             outbox=outbox,
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
-            refused=RefusedRows(settings.data_dir),
+            backlog=Backlog(settings.data_dir),
             metrics=metrics,
             overload=overload,
             is_draining=is_draining,
@@ -184,7 +184,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(
         RequestPolicy, routes=lambda: app.router.routes, trusted_proxies=services.settings.trusted_proxies
     )
-    app.add_middleware(RequestIds)
+    app.add_middleware(RequestIds, count=services.metrics.control_requests.add)
     install_error_handlers(app)
     for path, endpoint in _inference(services).items():
         # Reached only with another method, which gets its 405 here.

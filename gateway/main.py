@@ -20,6 +20,7 @@ from gateway.http.front_door import Bounds, FrontDoor
 from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, raise_open_files
 from gateway.inference.probes import measured_here
 from gateway.inference.turn_away import make_turn_away
+from gateway.metrics import Metrics
 from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
 from gateway.processes.listeners import bind
@@ -81,6 +82,7 @@ async def serve(
     async with open_services(settings, is_draining=lambda: server.should_exit, add_siblings=siblings) as running:
         server.config.app = create_asgi(running.services)
         server.door.turn_away = make_turn_away(running.services)
+        server.show_on(running.services.metrics)
         if on_started is not None:
             server.on_started = lambda: on_started(server, running.services)
         with _stopping_on_signals(server, has_parent=parent is not None):
@@ -136,6 +138,15 @@ class _Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=settings.drain_s,
             )
+        )
+
+    def show_on(self, metrics: Metrics) -> None:
+        metrics.num_connections = lambda: len(self.server_state.connections)
+        metrics.show(
+            "tiergate_front_door_refusals",
+            "Connections and requests refused before any of our code saw them, by why",
+            "reason",
+            lambda: {reason.lower().replace(" ", "_"): count for reason, count in self.door.refused.items()},
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Metrics as values: what one process measured, sent to another process, added up and shown."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -50,9 +50,24 @@ def only_totals(shown: Snapshot) -> Snapshot:
     return tuple(family for family in shown if family.kind in _SUMMED_FOR_EVER)
 
 
+def largest_samples(shown: Snapshot, *, most: Mapping[str, int]) -> Snapshot:
+    """Without all but the largest samples of the families that `most` names."""
+    return tuple(
+        _largest(family, most[family.name])
+        if len(family.samples) > most.get(family.name, len(family.samples))
+        else family
+        for family in shown
+    )
+
+
 def render(shown: Snapshot) -> bytes:
     """Prometheus's text format."""
     return generate_latest(_Collected(shown))
+
+
+def _largest(family: Family, most: int) -> Family:
+    kept = sorted(family.samples, key=lambda key: -family.samples[key])[:most]
+    return msgspec.structs.replace(family, samples={key: family.samples[key] for key in kept})
 
 
 def _add(a: Family, b: Family, *, largest: bool) -> Family:

@@ -1,68 +1,106 @@
-"""What Prometheus scrapes at /metrics. One registry an application, so that two in a process do not collide."""
+"""What Prometheus scrapes at /metrics. One registry an application, so that two in a process do not collide.
 
-from collections.abc import Iterable, Iterator, Sequence
+Every request counts a dozen times here, which must cost a few microseconds in all: tallies, whose labels are tuples.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+import time
+from collections.abc import Callable, Iterable, Mapping
 
-from gateway.metric_snapshots import Snapshot, merge, snapshot
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
-_TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60)
+from gateway.metric_snapshots import Snapshot, largest_samples, merge, snapshot
+from gateway.tallies import CountedElsewhere, Distribution, Lately, Tally
+from protocol.usage import UsageEvent
+
+_TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1, 1.5, 3, 6, 12, 30, 60)
+_TPOT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
+_QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+_SERVED_BY = ("pool", "model", "tier")
+TOP_TENANTS = 20
+_TOP_TENANTS_A_PROCESS = 100
 
 _SEEN_BY_ALL = {
     "tiergate_limiter_is_local",
     "tiergate_replicas",
+    "tiergate_pool_requests",
     "tiergate_event_loop_lag_seconds",
     "tiergate_usage_refused_rows",
+    "tiergate_outbox_is_failing",
+    "tiergate_outbox_waiting_events",
+    "tiergate_outbox_lag_seconds",
+    "tiergate_outbox_bytes",
+    "process_start_time_seconds",
+    "process_max_fds",
 }
 """Gauges that each process sees for itself: the largest is the gateway's. All other gauges are added up."""
+_TOP = {"tiergate_top_tenant_tokens": TOP_TENANTS}
+"""Families of which a scrape sees only the largest so many samples: their labels are tenants."""
 
-
-class Tally(Collector):
-    """A counter for one event loop: an addition in a dictionary, where a lock and label objects cost ten times that."""
-
-    def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
-        self._family = name, documentation, labels
-        self._counts: dict[tuple[str, ...], int] = {}
-
-    def add(self, labels: tuple[str, ...], count: int) -> None:
-        self._counts[labels] = self._counts.get(labels, 0) + count
-
-    def collect(self) -> Iterator[Metric]:
-        name, documentation, labels = self._family
-        family = CounterMetricFamily(name, documentation, labels=labels)
-        for values, count in self._counts.items():
-            family.add_metric(values, count)
-        yield family
+ServedBy = tuple[str, str, str]
+"""Pool, model and tier."""
 
 
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Tally(
-            "tiergate_requests", "Completion requests answered, by HTTP status", ("code", "pool", "tier")
+        ProcessCollector(registry=self._registry)
+        self._requests = self._tally(
+            "tiergate_requests", "Completion requests answered, by HTTP status", ("code", *_SERVED_BY)
         )
-        self._tokens = Tally("tiergate_tokens", "Tokens billed", ("kind", "pool", "tier"))
-        self._registry.register(self._requests)
-        self._registry.register(self._tokens)
-        self.ttft = Histogram(
-            "tiergate_time_to_first_token_seconds",
-            "From the request's arrival to its first token",
-            ["pool"],
-            buckets=_TTFT_BUCKETS_S,
-            registry=self._registry,
+        self._tokens = self._tally("tiergate_tokens", "Tokens billed", ("kind", *_SERVED_BY))
+        self._cached_tokens = self._tally(
+            "tiergate_cached_prompt_tokens", "Those of the prompt tokens that a worker had computed before", _SERVED_BY
         )
-        self.preparation = Histogram(
+        self._usage = self._tally(
+            "tiergate_usage_events",
+            "Requests that were admitted and are over, by how they ended",
+            ("status", *_SERVED_BY),
+        )
+        self._routes = self._tally(
+            "tiergate_routed_requests", "The same by why they went to their pool", ("reason", *_SERVED_BY)
+        )
+        self._errors = self._tally(
+            "tiergate_request_errors", "Completion requests that got an error, by its code", ("code", "error", "tier")
+        )
+        self.control_requests = self._tally(
+            "tiergate_control_requests", "All other requests answered, by HTTP status", ("code", "area")
+        )
+        self.upstream_failures = self._tally(
+            "tiergate_upstream_failures", "Calls to a replica that did not end well, by why", ("pool", "reason")
+        )
+        self._ttft = self._distribution(
+            "tiergate_time_to_first_token_seconds", "From the request's arrival to its first token", _TTFT_BUCKETS_S
+        )
+        self._tpot = self._distribution(
+            "tiergate_time_per_output_token_seconds", "Mean of a request's tokens after the first", _TPOT_BUCKETS_S
+        )
+        self._queue = self._distribution(
+            "tiergate_queue_seconds", "Waiting in a worker of ours before its first step", _QUEUE_BUCKETS_S
+        )
+        self._request = self._distribution(
+            "tiergate_request_seconds", "From a request's arrival to its end, where it was admitted", _REQUEST_BUCKETS_S
+        )
+        self._top_tenants = Lately(
+            "tiergate_top_tenant_tokens",
+            f"Tokens of the last {Lately.MINUTES} minutes, of the {TOP_TENANTS} tenants that had most",
+            "tenant_id",
+            most=_TOP_TENANTS_A_PROCESS,
+            clock=clock,
+        )
+        self._registry.register(self._top_tenants)
+        self._preparation = Distribution(
             "tiergate_preparation_seconds",
             "From the request's arrival until a worker is called: what the gateway adds",
-            buckets=_OVERHEAD_BUCKETS_S,
-            registry=self._registry,
+            (),
+            bounds=_OVERHEAD_BUCKETS_S,
         )
+        self._registry.register(self._preparation)
         self.num_in_flight = 0
-        in_flight = Gauge("tiergate_requests_in_flight", "Requests under way", registry=self._registry)
-        in_flight.set_function(lambda: self.num_in_flight)
+        self._gauge("tiergate_requests_in_flight", "Requests under way").set_function(lambda: self.num_in_flight)
+        self.num_connections: Callable[[], int] = lambda: 0
+        self._gauge("tiergate_connections", "Clients' connections").set_function(lambda: self.num_connections())
         self.refusals = Counter(
             "tiergate_limit_refusals_total",
             "429 answers by the limit that binds",
@@ -72,54 +110,102 @@ class Metrics:
         self.retries = Counter(
             "tiergate_upstream_retries_total", "Requests sent to another replica", ["pool"], registry=self._registry
         )
-        self.is_limiter_local = Gauge(
-            "tiergate_limiter_is_local", "1 while Redis is away and limits are local", registry=self._registry
+        self.is_limiter_local = self._gauge("tiergate_limiter_is_local", "1 while Redis is away and limits are local")
+        self.local_decisions = self._gauge(
+            "tiergate_limiter_local_decisions", "Requests that were admitted or refused without Redis, since the start"
         )
-        self.local_decisions = Gauge(
-            "tiergate_limiter_local_decisions",
-            "Requests that were admitted or refused without Redis, since the start",
-            registry=self._registry,
+        self.waiting_settlements = self._gauge(
+            "tiergate_settlements_waiting", "Settlements that Redis has not taken yet"
         )
-        self.waiting_settlements = Gauge(
-            "tiergate_settlements_waiting", "Settlements that Redis has not taken yet", registry=self._registry
+        self.under_way = self._gauge("tiergate_outbox_under_way", "Usage events that are not durable yet")
+        self.is_outbox_failing = self._gauge(
+            "tiergate_outbox_is_failing", "1 while the disk takes no usage events and they are kept in memory"
         )
-        self.under_way = Gauge(
-            "tiergate_outbox_under_way", "Usage events that are not durable yet", registry=self._registry
+        self.waiting_events = self._gauge(
+            "tiergate_outbox_waiting_events", "Usage events in this data directory's outboxes that are not shipped yet"
         )
-        self.refused_rows = Gauge(
+        self.outbox_lag = self._gauge("tiergate_outbox_lag_seconds", "For how long the oldest of them has waited")
+        self.outbox_bytes = self._gauge("tiergate_outbox_bytes", "What the outboxes take on the disk")
+        self.refused_rows = self._gauge(
             "tiergate_usage_refused_rows",
             "Usage events that ClickHouse refused, set aside in this data directory's outboxes",
-            registry=self._registry,
         )
-        self.replicas = Gauge("tiergate_replicas", "Healthy replicas", ["pool"], registry=self._registry)
+        self.replicas = self._gauge("tiergate_replicas", "Healthy replicas", "pool")
+        self.pool_requests = self._gauge(
+            "tiergate_pool_requests", "Requests at the replicas of ours, as they last reported", "pool", "state"
+        )
         self.overload_refusals = Counter(
             "tiergate_overload_refusals_total",
             "503 answers because this gateway is at its capacity, by priority class",
             ["class"],
             registry=self._registry,
         )
-        self.loop_lag = Gauge(
-            "tiergate_event_loop_lag_seconds",
-            "How late events are handled, the smaller of two measurements",
-            registry=self._registry,
+        self.loop_lag = self._gauge(
+            "tiergate_event_loop_lag_seconds", "How late events are handled, the smaller of two measurements"
         )
-        self.processes = Gauge("tiergate_gateway_processes", "Processes that this gateway is", registry=self._registry)
+        self.processes = self._gauge("tiergate_gateway_processes", "Processes that this gateway is")
         self.processes.set(1)
 
-    def count_request(self, status: int, pool: str, tier: str) -> None:
-        self._requests.add((str(status), pool, tier), 1)
+    def count_request(self, status: int, served_by: ServedBy) -> None:
+        self._requests.add((str(status), *served_by))
 
-    def count_tokens(self, pool: str, tier: str, *, num_prompt: int, num_completion: int) -> None:
-        self._tokens.add(("prompt", pool, tier), num_prompt)
-        self._tokens.add(("completion", pool, tier), num_completion)
+    def count_error(self, status: int, code: str | None, tier: str) -> None:
+        self._errors.add((str(status), code or "invalid_request", tier))
 
-    def observe_ttft(self, pool: str, seconds: float) -> None:
-        self.ttft.labels(pool).observe(seconds)
+    def count_usage(self, event: UsageEvent, *, model: str) -> None:
+        """What an admitted request came to, once."""
+        served_by = event.pool, model, event.tier
+        self._usage.add((event.status, *served_by))
+        self._routes.add((event.route_reason, *served_by))
+        self._tokens.add(("prompt", *served_by), event.prompt_tokens)
+        self._tokens.add(("completion", *served_by), event.completion_tokens)
+        if event.cached_prompt_tokens:
+            self._cached_tokens.add(served_by, event.cached_prompt_tokens)
+        self._top_tenants.add(event.tenant_id, event.prompt_tokens + event.completion_tokens)
+        self._request.observe(served_by, event.total_latency_ms / 1000)
+        if event.worker_compute_ms:
+            self._queue.observe(served_by, event.queue_ms / 1000)
+        if event.ttft_ms is not None and event.completion_tokens > 1:
+            self._tpot.observe(
+                served_by, (event.total_latency_ms - event.ttft_ms) / 1000 / (event.completion_tokens - 1)
+            )
+
+    def observe_ttft(self, served_by: ServedBy, seconds: float) -> None:
+        self._ttft.observe(served_by, seconds)
+
+    def observe_preparation(self, seconds: float) -> None:
+        self._preparation.observe((), seconds)
+
+    def show(self, name: str, documentation: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
+        """A counter that somebody else keeps, by the values of `label`."""
+        self._registry.register(
+            CountedElsewhere(
+                name, documentation, (label,), lambda: {(value,): count for value, count in counts().items()}
+            )
+        )
 
     def snapshot(self) -> Snapshot:
         return snapshot(self._registry)
+
+    def _tally(self, name: str, documentation: str, labels: tuple[str, ...]) -> Tally:
+        tally = Tally(name, documentation, labels)
+        self._registry.register(tally)
+        return tally
+
+    def _distribution(self, name: str, documentation: str, bounds: tuple[float, ...]) -> Distribution:
+        distribution = Distribution(name, documentation, _SERVED_BY, bounds=bounds)
+        self._registry.register(distribution)
+        return distribution
+
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(name, documentation, labels, registry=self._registry)
 
 
 def merge_processes(snapshots: Iterable[Snapshot]) -> Snapshot:
     """The metrics of a gateway of several processes, from those of each."""
     return merge(snapshots, largest=_SEEN_BY_ALL)
+
+
+def as_scraped(measured: Snapshot) -> Snapshot:
+    """Only the top of what has a sample for each tenant."""
+    return largest_samples(measured, most=_TOP)

@@ -13,9 +13,9 @@ from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.principal import Principal
 from gateway.limits.limiter import Limiter
+from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
-from gateway.metering.refused import RefusedRows
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
@@ -45,7 +45,7 @@ class Services:
     outbox: Outbox
     usage: UsageQueries
     rerating: Rerating
-    refused: RefusedRows
+    backlog: Backlog
     metrics: Metrics
     overload: OverloadGuard
     is_draining: Callable[[], bool]

@@ -57,6 +57,10 @@ def error_status(error: Exception) -> int:
     return error.status if isinstance(error, GatewayError | ProtocolError) else 500
 
 
+def error_code(error: Exception) -> str | None:
+    return error.code if isinstance(error, GatewayError | ProtocolError) else GatewayError.code
+
+
 def error_headers(error: Exception) -> dict[str, str]:
     headers = error.headers() if isinstance(error, GatewayError) else {}
     return {"content-type": "application/json", **headers}

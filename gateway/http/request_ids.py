@@ -1,4 +1,6 @@
-"""Every answer carries `x-request-id`; completions make their own, because it is their usage event's id too."""
+"""Every answer carries `x-request-id` and is counted; completions make their own, which is their usage event's too."""
+
+from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -7,11 +9,14 @@ from gateway.clock import utc_now
 from protocol.ids import new_id
 
 HEADER = "x-request-id"
+_AREAS = frozenset({"v1", "admin", "dashboard", "health", "ready", "metrics"})
 
 
 class RequestIds:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, count: Callable[[tuple[str, str]], None]) -> None:
+        """count: takes the status and the first part of the path, as far as it is one of ours."""
         self._app = app
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -22,6 +27,12 @@ class RequestIds:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).setdefault(HEADER, request_id)
+                self._count((str(message["status"]), _area(scope["path"])))
             await send(message)
 
         await self._app(scope, receive, send_with_id)
+
+
+def _area(path: str) -> str:
+    first = path.lstrip("/").partition("/")[0]
+    return first if first in _AREAS else "other"

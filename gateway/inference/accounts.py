@@ -65,13 +65,9 @@ class Accounts:
             record.waive()
         elif status == "cancelled" and not record.is_sent:
             record.drop_usage()
-        self._metrics.count_tokens(
-            record.pool,
-            record.accepted.tier.name,
-            num_prompt=record.prompt_tokens,
-            num_completion=record.completion_tokens,
-        )
-        return self._outbox.close(record.event(status))
+        event = record.event(status)
+        self._metrics.count_usage(event, model=record.model_id)
+        return self._outbox.close(event)
 
     def _correct(self) -> None:
         """The event that may still reach the disk says that all was well; the client is told otherwise."""

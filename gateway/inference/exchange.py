@@ -28,8 +28,8 @@ class Exchange:
         self.is_left = False
         """The client closed the connection, which cancels the task that answers."""
         self.status = 0
-        self.labels = ("", "")
-        """Pool and tier, for metrics."""
+        self.served_by = ("", "", "")
+        """Pool, model and tier, as far as they are known: for metrics."""
         self.preparation: Preparation | None = None
         """Counts against this gateway's capacity until a member is called."""
         self.extra_headers: dict[str, str] = {}

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.clock import utc_now
 from gateway.domain.principal import Principal
 from gateway.http.errors import Forbidden, GatewayError
-from gateway.http.rendering import error_body, error_event, error_headers, error_status
+from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
 from gateway.inference.admit import admit
 from gateway.inference.exchange import ClientGone, Exchange
@@ -69,12 +69,13 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
             raise
         # The cancellation was ours; the task ends here as one that has done its work.
     except Exception as error:
+        metrics.count_error(error_status(error), error_code(error), exchange.served_by[2])
         await _tell(exchange, error)
     finally:
         exchange.end_preparation()
         metrics.num_in_flight -= 1
         # 499, as nginx calls it: the client left before there was an answer.
-        metrics.count_request(exchange.status or 499, *exchange.labels)
+        metrics.count_request(exchange.status or 499, exchange.served_by)
 
 
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
@@ -89,6 +90,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     tier = catalog.tiers.get(principal.tier)
     if tier is None:
         raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    exchange.served_by = ("", "", tier.name)
     services.overload.check(tier.priority)
     body = await exchange.read_body(services.settings.max_body_bytes)
     # Only now: who sends slowly is no work of ours.
@@ -131,7 +133,7 @@ async def carry_out(
         raise
     finally:
         accounts.close_soon("cancelled")
-        exchange.labels = (record.pool, accepted.tier.name)
+        exchange.served_by = record.served_by
 
 
 async def _authenticate(services: Services, authorization: bytes | None) -> Principal:

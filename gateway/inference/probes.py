@@ -8,10 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response
 
+from gateway.clock import utc_now
 from gateway.inference.scrapers import check_scraper
 from gateway.metric_snapshots import Snapshot, render
+from gateway.metrics import Metrics, as_scraped
 from gateway.services import Services, ServicesDep
-from router.fleet import usable_members
+from router.fleet import Fleet, usable_members
 
 router = APIRouter(tags=["probes"])
 
@@ -39,9 +41,9 @@ async def metrics(request: Request, services: ServicesDep) -> Response:
     Takes the key in `TIERGATE_METRICS_KEY`; where none is set, it is for clients on the gateway's own machine.
     """
     check_scraper(request, services.settings.metrics_key)
-    services.metrics.refused_rows.set(await services.refused.count())
+    await _look_at_outboxes(services)
     shown = await services.add_siblings(measured_here(services))
-    return Response(render(shown), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(render(as_scraped(shown)), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def measured_here(services: Services) -> Snapshot:
@@ -51,9 +53,28 @@ def measured_here(services: Services) -> Snapshot:
     shown.local_decisions.set(services.limiter.num_decided_here)
     shown.waiting_settlements.set(len(services.limiter.settlements))
     shown.under_way.set(services.outbox.num_under_way)
-    for pool in services.registry.fleet.pools.values():
-        shown.replicas.labels(pool.name).set(len(usable_members(pool)))
+    shown.is_outbox_failing.set(services.outbox.failure is not None)
+    _show_fleet(shown, services.registry.fleet)
     return shown.snapshot()
+
+
+def _show_fleet(shown: Metrics, fleet: Fleet) -> None:
+    # A pool that is gone shall not be shown as it last was.
+    shown.replicas.clear()
+    shown.pool_requests.clear()
+    for pool in fleet.pools.values():
+        loads = [member.load for member in pool.members if member.load is not None]
+        shown.replicas.labels(pool.name).set(len(usable_members(pool)))
+        shown.pool_requests.labels(pool.name, "running").set(sum(load.num_running for load in loads))
+        shown.pool_requests.labels(pool.name, "waiting").set(sum(load.num_waiting for load in loads))
+
+
+async def _look_at_outboxes(services: Services) -> None:
+    waiting, shown = await services.backlog.read(), services.metrics
+    shown.refused_rows.set(waiting.num_refused)
+    shown.waiting_events.set(waiting.num_events)
+    shown.outbox_lag.set(waiting.lag_s(utc_now()))
+    shown.outbox_bytes.set(waiting.num_bytes)
 
 
 async def _checks(services: Services) -> dict[str, bool]:

@@ -57,6 +57,17 @@ def as_failure(error: MemberFailed) -> GatewayError:
     return UpstreamFailed("the model's server failed; the request may be sent again")
 
 
+def failure_kind(error: MemberFailed, *, is_delivered: bool) -> str:
+    """For metrics."""
+    if is_delivered:
+        return "broke_off"
+    if error.is_missing:
+        return "missing"
+    if error.retry_after_s is not None:
+        return "busy"
+    return "gave_up" if error.is_reachable else "unreachable"
+
+
 def _escaped(name: str) -> bytes:
     """As it stands within a JSON string."""
     return msgspec.json.encode(name)[1:-1]

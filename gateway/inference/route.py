@@ -4,7 +4,7 @@ from typing import Protocol
 
 from gateway.http.errors import UpstreamFailed
 from gateway.inference.exchange import Exchange
-from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal
+from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal, failure_kind
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
 from gateway.upstream.client import MemberFailed, MemberRefused
@@ -38,10 +38,14 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
             try:
                 return await attempt.run(decision, member)
             except MemberRefused as error:
+                services.metrics.upstream_failures.add((decision.pool, "refused"))
                 sent_model = decision.adapter or member.model_name
                 raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
             except MemberFailed as error:
                 failure = error
+                services.metrics.upstream_failures.add(
+                    (decision.pool, failure_kind(error, is_delivered=record.is_delivered))
+                )
                 if not error.is_reachable:
                     services.registry.note_failure(member.worker_id)
                 if record.is_delivered:

@@ -106,7 +106,7 @@ class Relay:
         passed_on = stream.feed(chunk) if chunk else stream.finish()
         record.is_sent = not stream.is_waiting
         if stream.num_tokens != record.completion_tokens and record.note_tokens(stream.num_tokens):
-            self._services.metrics.observe_ttft(record.pool, record.elapsed_ms() / 1000)
+            self._services.metrics.observe_ttft(record.served_by, record.elapsed_ms() / 1000)
         if stream.error is not None:
             raise _failure(stream.error, member, is_delivered=record.is_delivered)
         if stream.is_done:
@@ -167,7 +167,7 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
 async def send_to(member: Member, body: bytes, services: Services, record: UsageRecord) -> Answer:
     """As `WorkerClient.post`; to our own workers with the tenant, its weight, and how long it may still take."""
     accepted, elapsed_s = record.accepted, record.elapsed_ms() / 1000
-    services.metrics.preparation.observe(elapsed_s)
+    services.metrics.observe_preparation(elapsed_s)
     headers: dict[str, str] = {}
     if member.engine == "tiergate":
         headers = member_headers(

@@ -29,7 +29,8 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
         try:
             services.overload.check(tier.priority)
         except Saturated as error:
-            services.metrics.count_request(error.status, "", "")
+            services.metrics.count_request(error.status, ("", "", tier.name))
+            services.metrics.count_error(error.status, error.code, tier.name)
             return refusal_of(error)
         return None
 

@@ -73,6 +73,11 @@ class UsageRecord:
         name = self.measured.adapter_name
         return name if self.adapter_id is not None and name is not None else self.model_id
 
+    @property
+    def served_by(self) -> tuple[str, str, str]:
+        """Pool, model and tier, for metrics."""
+        return self.pool, self.model_id, self.accepted.tier.name
+
     def note_decision(self, decision: Decision) -> None:
         self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
         self.model_version = decision.model_id

@@ -114,6 +114,11 @@ class Journal:
     def count_closed(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM closed").fetchone()[0])
 
+    def estimate_closed(self) -> int:
+        """As `count_closed`, or a few more, at no cost: those that were set aside leave gaps."""
+        first, last = self._connection.execute("SELECT min(seq), max(seq) FROM closed").fetchone()
+        return 0 if first is None else int(last - first + 1)
+
     def delete_closed(self, seqs: Iterable[int]) -> None:
         """Not synced: a deletion that a power cut undoes is shipped again and deduplicated."""
         self._synchronous("NORMAL")

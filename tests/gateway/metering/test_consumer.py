@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.metering.backlog import CACHE_S, Backlog, read_waiting
 from gateway.metering.consumer import Consumer
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox
-from gateway.metering.refused import CACHE_S, RefusedRows, count_refused
 from gateway.metering.schema import apply_migrations, connect_migrated
 from gateway.metering.shipper import NothingTaken
 from gateway.metering.store import EVENT_FIELDS, UsageStore
@@ -224,7 +224,7 @@ async def test_rows_that_clickhouse_itself_refuses_are_set_aside_and_the_rest_pa
     refused = refused_rows(tmp_path)
     assert sorted(refused) == ["r00", "r07", "r08", "r29"]
     assert all("few" in reason for reason in refused.values())
-    assert count_refused(tmp_path) == 4
+    assert read_waiting(tmp_path).num_refused == 4
 
 
 async def test_a_refused_row_without_proof_waits_and_holds_nobody_else_up(
@@ -289,18 +289,29 @@ async def test_what_the_first_version_set_aside_is_kept(tmp_path: Path) -> None:
     assert refused_rows(tmp_path) == {"r1": "prompt_tokens is -1"}
 
 
-async def test_refused_rows_are_counted_over_all_outboxes_and_not_at_every_scrape(tmp_path: Path) -> None:
-    now = 0.0
-    rows = RefusedRows(tmp_path, clock=lambda: now)
-    assert await rows.count() == 0
-    for incarnation in ("one", "two"):
-        await close_events(tmp_path, make_event("r1"), incarnation=incarnation)
+async def test_what_waits_is_looked_up_in_all_outboxes_and_not_at_every_scrape(tmp_path: Path) -> None:
+    now, noon = 0.0, datetime(2026, 3, 4, 12, tzinfo=UTC)
+    backlog = Backlog(tmp_path, clock=lambda: now)
+    assert (await backlog.read()).num_events == 0
+    early = make_event("r1", timestamp=noon, total_latency_ms=2000.0)
+    late, other = (make_event(each, timestamp=noon + timedelta(minutes=1)) for each in ("r2", "r3"))
+    for incarnation, events in (("one", (late, early, other)), ("two", (early, late))):
+        await close_events(tmp_path, *events, incarnation=incarnation)
         with closing(Journal.open(tmp_path / "outbox" / incarnation)) as journal:
             journal.refuse(1, "a reason")
     (tmp_path / "outbox" / "empty").mkdir()
-    assert await rows.count() == 0
+    assert (await backlog.read()).num_events == 0
     now = CACHE_S
-    assert await rows.count() == 2
+    waiting = await backlog.read()
+    assert (waiting.num_events, waiting.num_refused) == (3, 2) and waiting.num_bytes > 0
+    # From when it was closed, not from when it came.
+    assert waiting.lag_s(noon + timedelta(seconds=9)) == 7.0
+
+
+async def test_an_event_from_the_future_is_not_waited_for(tmp_path: Path) -> None:
+    await close_events(tmp_path, make_event("r1", timestamp=datetime.now(UTC) + timedelta(days=1)))
+    waiting = read_waiting(tmp_path)
+    assert waiting.num_events == 1 and waiting.lag_s(datetime.now(UTC)) < DEADLINE_S
 
 
 async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
@@ -351,7 +362,6 @@ GATEWAY = """
 import asyncio, sys
 from pathlib import Path
 from gateway.metering.outbox import Outbox
-from gateway.metering.refused import CACHE_S, RefusedRows, count_refused
 from tests.support.events import make_event
 
 async def main():

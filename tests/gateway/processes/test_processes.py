@@ -28,7 +28,7 @@ from tests.support.valkey import ValkeyProcess
 
 FIRST = b'data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Hello"}}]}'
 LAST = b"data: [DONE]"
-UNAUTHENTICATED = 'tiergate_requests_total{code="401",pool="",tier=""}'
+UNAUTHENTICATED = 'tiergate_requests_total{code="401",model="",pool="",tier=""}'
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ class Children(RuleBasedStateMachine):
     def serve(self, chosen: Random, count: int, code: str) -> None:
         metrics = self._any(chosen)[1]
         for _ in range(count):
-            metrics.count_request(int(code), "small", "free")
+            metrics.count_request(int(code), ("small", "m", "free"))
 
     @precondition(lambda self: self.alive)
     @rule(chosen=st.randoms(use_true_random=False))
