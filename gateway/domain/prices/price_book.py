@@ -123,10 +123,13 @@ class PriceBook:
         self._surcharges = _newest_first(((each.model_id, each.adapter_id), each) for each in surcharges)
         self._discounts = _newest_first((each.tier, each) for each in discounts)
 
-    def price_of(self, model_id: str, *, adapter_id: str | None, tier: str, now: datetime) -> RequestPrice:
+    def price_of(
+        self, model_id: str, *, adapter_id: str | None = None, tier: str | None = None, now: datetime
+    ) -> RequestPrice:
         """From the newest rows that are valid; a model that nobody priced costs nothing and says so in its version.
 
         adapter_id: of the adapter that serves the request, if any; its own surcharge goes before that of all.
+        tier: whose discount counts; None: the price before discounts.
         """
         price = _valid(self._prices, model_id, now)
         if price is None:
@@ -135,7 +138,7 @@ class PriceBook:
         surcharge = self._surcharge(model_id, adapter_id, now) if adapter_id is not None else None
         if surcharge is not None:
             versions.append(surcharge.version)
-        discount = _valid(self._discounts, tier, now)
+        discount = _valid(self._discounts, tier, now) if tier is not None else None
         if discount is not None:
             versions.append(discount.version)
         return RequestPrice(

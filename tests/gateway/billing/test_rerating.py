@@ -33,7 +33,8 @@ async def pages(queries: UsageQueries, url: str, *, is_applied: bool, tenant_id:
     sums = {"num_events": 0, "num_changed": 0, "old_nanousd": 0, "new_nanousd": 0, "pages": 0}
     after = None
     while True:
-        page = await Rerating(queries, url, page=2).rerate(BOOK, MARCH, tenant_id=tenant_id, after=after, is_applied=is_applied)
+        rerating = Rerating(queries, url, page=2)
+        page = await rerating.rerate(BOOK, MARCH, tenant_id=tenant_id, after=after, is_applied=is_applied)
         for name in sums.keys() - {"pages"}:
             sums[name] += getattr(page, name)
         assert sum(page.by_tenant.values()) == page.new_nanousd - page.old_nanousd
