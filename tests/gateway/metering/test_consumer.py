@@ -121,7 +121,7 @@ async def test_an_event_of_version_1_arrives_and_one_of_an_unknown_version_is_se
     await close_events(tmp_path, make_event("r1", schema_version=1), make_event("r3", schema_version=3))
     Consumer(tmp_path, store).ship()
     assert fetch_events(clickhouse_url) == [make_event("r1", schema_version=1)]
-    assert count_refused(tmp_path) == 1
+    assert read_waiting(tmp_path).num_refused == 1
 
 
 async def test_shipped_events_leave_the_outbox_and_the_dead_ones_folder_goes(
