@@ -3,10 +3,14 @@
 A worker tells it only when the header `X-Tiergate-Accounting` asks for it, and the gateway strips the comments:
 
     : tokens 17,4,9          before the data line whose text these ids made (also for ids whose text is held back)
+    : tokens@2 17,4,9        the same for the third of several answers
     : accounting {...}       before `data: [DONE]`: the exact final figures of the request
 
-An event is the bytes up to and including a blank line; comments stand before their event's data line. A request for
-several answers has one stream: each ids line belongs to one of the answers or to several, the figures to all together.
+An event is the bytes up to and including a blank line; comments stand before their event's data line. Where ids make
+several events, the comment stands in the last of them, so that whoever passes events on only up to the last comment
+has passed on exactly what the ids that were told have made. That is what a continuation starts from: the body field
+`continue_from` holds, for each answer, the ids told by another replica. A stream then has only what follows them, a
+whole answer all of it; the figures count the ids of both, and the prompt once.
 
 The header's value says which answers carry the comments:
 
@@ -36,7 +40,7 @@ import msgspec
 
 ACCOUNTING_HEADER = "x-tiergate-accounting"
 TELL_EVERY_S = 0.2
-TOKENS_PREFIX = b": tokens "
+TOKENS_PREFIX = b": tokens"
 ACCOUNTING_PREFIX = b": accounting "
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -62,8 +66,10 @@ def joint_reason(reasons: Iterable[str]) -> str:
     return distinct.pop() if len(distinct) == 1 else "mixed"
 
 
-def tokens_comment(token_ids: list[int]) -> bytes:
-    return TOKENS_PREFIX + ",".join(map(str, token_ids)).encode() + b"\n"
+def tokens_comment(token_ids: list[int], *, index: int = 0) -> bytes:
+    """index: the answer's."""
+    answer = b"@%d" % index if index else b""
+    return TOKENS_PREFIX + answer + b" " + ",".join(map(str, token_ids)).encode() + b"\n"
 
 
 def accounting_comment(accounting: Accounting) -> bytes:
@@ -74,9 +80,10 @@ def data_event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
-def parse_token_ids(line: bytes) -> list[int]:
-    """The ids of one `: tokens` line (without its newline)."""
-    return [int(part) for part in line[len(TOKENS_PREFIX) :].split(b",") if part]
+def parse_tokens(line: bytes) -> tuple[int, list[int]]:
+    """The answer's index and the ids of one `: tokens` line (without its newline)."""
+    index, _, ids = line[len(TOKENS_PREFIX) :].partition(b" ")
+    return int(index[1:] or 0), [int(part) for part in ids.split(b",") if part]
 
 
 def parse_accounting(line: bytes) -> Accounting:

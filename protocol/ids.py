@@ -27,5 +27,14 @@ def make_uuid7(now_ms: int) -> UUID:
     return UUID(int=_uuid7(now_ms))
 
 
+def made_at_s(request_id: str) -> int | None:
+    """When a UUIDv7 was made, in seconds since the Unix epoch; None for other ids."""
+    try:
+        found = UUID(request_id)
+    except ValueError:
+        return None
+    return (found.int >> 80) // 1000 if found.version == 7 else None
+
+
 def _uuid7(now_ms: int) -> int:
     return (now_ms & (2**48 - 1)) << 80 | 0x7 << 76 | _draw(12) << 64 | 0b10 << 62 | _draw(62)

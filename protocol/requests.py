@@ -69,6 +69,8 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     # Honoured by a worker only together with the worker key; the gateway drops a client's.
     priority: Annotated[int, Meta(ge=0, le=3)] | None = None
     cache_salt: Annotated[str, Meta(max_length=200)] | None = None
+    continue_from: list[list[TokenId]] | None = None
+    """Of each answer the ids that it has already, from another replica; a stream goes on after them."""
     # Accepted for compatibility; they change nothing here.
     metadata: dict[str, str] | None = None
     store: bool | None = None

@@ -15,7 +15,7 @@ from demo.corpus.build import heldout_items
 from demo.replies import running_worker
 from demo.styles import STYLES
 from demo.tokenizer import load_tokenizer
-from protocol.accounting import ACCOUNTING_HEADER, TOKENS_PREFIX, parse_token_ids
+from protocol.accounting import ACCOUNTING_HEADER, TOKENS_PREFIX, parse_tokens
 
 DEMO = Path(__file__).parents[2] / "demo"
 NUM_PROMPTS, MAX_TOKENS = 100, 48
@@ -67,7 +67,7 @@ async def _ask_worker(url: str, model: str, prompts: list[list[int]]) -> list[li
                 assert answer.status_code == 200, await answer.aread()
                 async for line in answer.aiter_lines():
                     if line.startswith(TOKENS_PREFIX.decode()):
-                        ids += parse_token_ids(line.encode())
+                        ids += parse_tokens(line.encode())[1]
             return _until_end(ids)
 
         return await asyncio.gather(*(ask(prompt) for prompt in prompts))

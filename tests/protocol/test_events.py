@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.accounting import Accounting, accounting_comment, parse_accounting, parse_token_ids, tokens_comment
+from protocol.accounting import Accounting, accounting_comment, parse_accounting, parse_tokens, tokens_comment
 from protocol.ids import make_uuid7
 from protocol.usage import UsageEvent
 
@@ -30,9 +30,9 @@ def test_a_usage_event_comes_back() -> None:
     assert msgspec.json.decode(msgspec.json.encode(event), type=UsageEvent) == event
 
 
-@given(ids=st.lists(st.integers(0, 2**31)))
-def test_token_ids_come_back(ids: list[int]) -> None:
-    assert parse_token_ids(tokens_comment(ids).rstrip(b"\n")) == ids
+@given(ids=st.lists(st.integers(0, 2**31)), index=st.integers(0, 127))
+def test_token_ids_come_back(ids: list[int], index: int) -> None:
+    assert parse_tokens(tokens_comment(ids, index=index).rstrip(b"\n")) == (index, ids)
 
 
 def test_accounting_comes_back() -> None:

@@ -14,10 +14,15 @@ def check_request(request: EngineRequest, *, vocab_size: int, max_model_len: int
     if not prompt:
         raise InvalidRequest("the prompt has no tokens", param="prompt")
     _check_ids(prompt, vocab_size, param="prompt")
+    _check_ids(request.given_ids, vocab_size, param="continue_from")
     _check_ids(sampling.logit_bias, vocab_size, param="logit_bias")
     _check_ids(sampling.stop_token_ids, vocab_size, param="stop_token_ids")
     if sampling.max_tokens < 0:
         raise InvalidRequest("max_tokens must not be negative", param="max_tokens")
+    if len(request.given_ids) > sampling.max_tokens:
+        raise InvalidRequest(
+            f"{len(request.given_ids)} ids exceed max_tokens {sampling.max_tokens}", param="continue_from"
+        )
     if sampling.min_tokens > sampling.max_tokens:
         raise InvalidRequest(
             f"min_tokens {sampling.min_tokens} exceeds max_tokens {sampling.max_tokens}", param="min_tokens"

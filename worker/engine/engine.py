@@ -102,7 +102,7 @@ class Engine:
                 raise EngineStopped()
             for request in requests:
                 self._check(request)
-            self._check_room(len(requests), requests[0].priority)
+            self._check_room(len(requests), requests[0].priority, is_begun=any(each.given_ids for each in requests))
             bell = Bell()
             ids_by_group = [[f"{request.request_id}#{next(self._numbers)}" for request in group] for group in groups]
             stream_ids = [stream_id for group_ids in ids_by_group for stream_id in group_ids]
@@ -180,7 +180,8 @@ class Engine:
         if request.adapter is not None and request.adapter not in self._parts.lora.names:
             raise UnknownAdapter(request.adapter)
 
-    def _check_room(self, num_requests: int, priority: int) -> None:
+    def _check_room(self, num_requests: int, priority: int, *, is_begun: bool) -> None:
+        """is_begun: a client has read a part of the answer, so that it is not shed as best-effort work is."""
         scheduler, max_waiting = self._parts.scheduler, self._settings.max_waiting
         if num_requests > scheduler.max_num_seqs + max_waiting:
             raise InvalidRequest(
@@ -193,8 +194,10 @@ class Engine:
         retry_after_s = self._loop.rate.retry_after_s(num_waiting)
         if num_queued > max_waiting:
             raise QueueFull(retry_after_s)
+        if is_begun or not self._settings.sheds_best_effort:
+            return
         is_kv_tight = scheduler.is_kv_tight
-        if self._settings.sheds_best_effort and num_queued > max_queued(priority, max_waiting, is_kv_tight=is_kv_tight):
+        if num_queued > max_queued(priority, max_waiting, is_kv_tight=is_kv_tight):
             raise BestEffortShed(retry_after_s)
 
     def _post(self, command: Callable[[], None]) -> None:

@@ -64,7 +64,7 @@ class StepLoop:
             Sequence(
                 stream_id,
                 request,
-                list(request.prompt_ids),
+                [*request.prompt_ids, *request.given_ids],
                 len(request.prompt_ids),
                 root,
                 arrived_at,
@@ -183,14 +183,17 @@ class StepLoop:
         if sampled is None:
             self._fail_not_finite(sequence)
             return
-        is_first = sequence.num_output == 0
+        is_first = len(sequence.token_ids) == sequence.num_begun
         if is_first:
             self._count_prompt(sequence)
             self._begin_siblings(sequence)
-        taken = [sampled] if sequence.request.sampling.max_tokens else []
-        sequence.token_ids += [each.token_id for each in taken]
-        self.completion_tokens_total += len(taken)
+        # An answer without any token, or one that another replica ended, is over before this token.
         reason = self._finish_reason(sequence)
+        taken = [sampled] if reason is None else []
+        if taken:
+            sequence.token_ids.append(sampled.token_id)
+            self.completion_tokens_total += 1
+            reason = self._finish_reason(sequence)
         if reason is not None:
             self._drop(sequence)
             self.rate.record_end()

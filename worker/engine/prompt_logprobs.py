@@ -37,7 +37,7 @@ def _rows(chunk: Chunk) -> range:
     if not sequence.request.sampling.prompt_logprobs:
         return range(0)
     first = max(len(sequence.prompt_logprobs) - sequence.num_computed, 0)
-    return range(first, min(chunk.num_tokens, sequence.num_prompt - 1 - sequence.num_computed))
+    return range(first, min(chunk.num_tokens, sequence.num_begun - 1 - sequence.num_computed))
 
 
 def _score(chunk: Chunk, x: Tensor, rows: range, model: LlamaModel) -> list[TokenLogprobs]:

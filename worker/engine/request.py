@@ -40,7 +40,8 @@ class EngineRequest:
     """priority: 0..3, lower first; weight: the tenant's share within its class; deadline_at: `time.monotonic()`.
 
     request_id: the HTTP request's, with the answer's number where it has several. pooling: an embedding is wanted
-    instead of an answer, from the last token's state or from the mean of all.
+    instead of an answer, from the last token's state or from the mean of all. given_ids: what the answer has already,
+    made by another replica; they count for positions, penalties and limits, and only what follows them is output.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class EngineRequest:
     cache_salt: str = ""
     deadline_at: float | None = None
     pooling: Pooling | None = None
+    given_ids: tuple[int, ...] = ()
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     compute_ms: wall time of the steps in which the request took part. embedding: a unit vector, little-endian float32,
     the only output of a request for an embedding. logprobs: one for each token, if wanted. prompt_logprobs: with the
-    first output, if wanted; one for each token of the prompt but the first.
+    first output, if wanted; one for each token of the prompt but the first, and for each given one.
     """
 
     token_ids: list[int]

@@ -50,6 +50,11 @@ class Sequence:
         return self.num_prompt + self.request.sampling.max_tokens
 
     @property
+    def num_begun(self) -> int:
+        """How many tokens it began with: the prompt's, and those that another replica made."""
+        return self.num_prompt + len(self.request.given_ids)
+
+    @property
     def is_running(self) -> bool:
         """Whether it has blocks; a waiting sequence has none."""
         return bool(self.block_ids)

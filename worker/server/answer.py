@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from protocol.accounting import Accounting, joint_reason
 from protocol.responses import Usage, make_usage
-from worker.engine.request import TokenLogprobs, TokenOutput
+from worker.engine.request import EngineRequest, TokenLogprobs, TokenOutput
 from worker.engine.stream import JointStream
 from worker.server.choice import Choice, Piece
 from worker.server.intake import Job
@@ -20,7 +20,7 @@ class Answer:
     def __init__(self, replica: Replica, job: Job) -> None:
         self._replica = replica
         self._job = job
-        streams = replica.engine.generate_all([prompt.requests for prompt in job.prompts])
+        streams = replica.engine.generate_all(_groups(job))
         self._tokens = JointStream(streams)
         requests = [(request, prompt.echo) for prompt in job.prompts for request in prompt.requests]
         tokenizer = replica.bundle.tokenizer
@@ -41,7 +41,7 @@ class Answer:
                     if isinstance(arrival, Waiting):
                         yield arrival
                     else:
-                        yield [self._take(self.choices[i], output) for i, output in arrival]
+                        yield [piece for i, output in arrival for piece in self._take(self.choices[i], output)]
                         if self.is_finished:
                             return
         finally:
@@ -84,24 +84,34 @@ class Answer:
         return sum(choice.num_completion for choice in self.choices)
 
     @property
+    def num_made(self) -> int:
+        """Of these, the tokens that this worker made."""
+        return sum(choice.num_made for choice in self.choices)
+
+    @property
     def _num_cached(self) -> int:
         """The tokens that each prompt's first choice found; the other choices found what the first one computed."""
         firsts = self.choices[:: self._job.n]
-        return sum(choice.last.cached_tokens for choice in firsts if choice.last is not None)
+        return sum(
+            min(choice.last.cached_tokens, len(choice.request.prompt_ids))
+            for choice in firsts
+            if choice.last is not None
+        )
 
     def _place(self) -> int:
         num_waiting = self._replica.engine.report().num_waiting
         return self._replica.positions.position(self.choices[0], num_waiting=num_waiting)
 
-    def _take(self, choice: Choice, output: TokenOutput) -> Piece:
+    def _take(self, choice: Choice, output: TokenOutput) -> list[Piece]:
         is_first = choice.last is None
         prompt = choice.index // self._job.n
         if output.prompt_logprobs:
             # They come with a prompt's first choice; the others begin later.
             self._prompt_logprobs[prompt] = output.prompt_logprobs
-        piece = choice.take(output, self._prompt_logprobs.get(prompt, ()))
-        self._observe(choice, output, len(piece.token_ids), is_first=is_first)
-        return piece
+        pieces = choice.take(output, output.prompt_logprobs or self._prompt_logprobs.get(prompt, ()))
+        num_made = sum(len(piece.token_ids) for piece in pieces if not piece.is_given)
+        self._observe(choice, output, num_made, is_first=is_first)
+        return pieces
 
     def _observe(self, choice: Choice, output: TokenOutput, num_tokens: int, *, is_first: bool) -> None:
         metrics, now = self._replica.metrics, time.monotonic()
@@ -118,3 +128,10 @@ class Answer:
             metrics.count_finished(choice.finish_reason)
             if self.is_finished:
                 metrics.request_s.observe(now - self._job.arrived_at)
+
+
+def _groups(job: Job) -> list[list[EngineRequest]]:
+    """What may share the computing of a prompt. Probabilities of what another replica made are each answer's own."""
+    if job.has_logprobs and any(request.given_ids for prompt in job.prompts for request in prompt.requests):
+        return [[request] for prompt in job.prompts for request in prompt.requests]
+    return [prompt.requests for prompt in job.prompts]

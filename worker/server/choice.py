@@ -1,7 +1,7 @@
 """One of a request's answers as it grows: token ids become text and tool calls; stop strings end it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from protocol.messages import ToolCall
@@ -23,6 +23,7 @@ class Piece:
     """New ids of the choice `index`, and the text and calls that became certain with them, which may be none.
 
     scored: the tokens whose text begins in the parts, if log-probabilities are wanted.
+    is_given: another replica made it and told its ids.
     """
 
     index: int
@@ -30,6 +31,7 @@ class Piece:
     parts: list[str | ToolCall] = field(default_factory=list)
     scored: list[ScoredToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    is_given: bool = False
 
 
 class Choice:
@@ -59,9 +61,37 @@ class Choice:
         self._has_calls = False
         self._scored = ScoredTokens(len(echo or ""))
 
-    def take(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> Piece:
-        """prompt_logprobs: of the prompt that this choice answers, if wanted and known."""
+    @property
+    def num_made(self) -> int:
+        """Tokens that this worker made."""
+        return max(self.num_completion - len(self.request.given_ids), 0)
+
+    def take(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> list[Piece]:
+        """prompt_logprobs: of the prompt that this choice answers, and then of the given ids, if wanted and known."""
         is_first, self.last = self.last is None, output
+        pieces = self._replay(output, prompt_logprobs) if is_first else []
+        if self.finish_reason is None:
+            return [*pieces, self._take(output, prompt_logprobs, is_first=is_first and not pieces)]
+        self._tokens.discard(len(output.token_ids))
+        return pieces
+
+    def _replay(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> list[Piece]:
+        """The given ids one by one, as most of them were told, up to where the answer ended if they ended it."""
+        given, pieces = self.request.given_ids, list[Piece]()
+        scores = prompt_logprobs[len(self.request.prompt_ids) - 1 :]
+        for i, token_id in enumerate(given):
+            is_end = i == len(given) - 1 and not output.token_ids
+            one = TokenOutput(
+                token_ids=[token_id],
+                finish_reason=output.finish_reason if is_end else None,
+                logprobs=tuple(scores[i : i + 1]),
+            )
+            pieces.append(replace(self._take(one, prompt_logprobs, is_first=not pieces), is_given=True))
+            if self.finish_reason is not None:
+                break
+        return pieces
+
+    def _take(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs], *, is_first: bool) -> Piece:
         opening, scored = self._open(prompt_logprobs) if is_first else ("", [])
         num_taken, text = self._read(output)
         self.num_completion += num_taken
@@ -90,7 +120,10 @@ class Choice:
         for token_id in self.request.prompt_ids:
             offsets.append(num_chars)
             num_chars += len(self._detokenizer.add([token_id]))
-        scored = score_prompt(self.request.prompt_ids, prompt_logprobs, offsets) if self._wants_logprobs else []
+        num_scored = len(self.request.prompt_ids) - 1
+        scored = (
+            score_prompt(self.request.prompt_ids, prompt_logprobs[:num_scored], offsets) if self._wants_logprobs else []
+        )
         return self._echo, scored
 
     def _read(self, output: TokenOutput) -> tuple[int, str]:

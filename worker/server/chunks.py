@@ -64,6 +64,15 @@ class ChunkWriter:
             else:
                 yield self._text(piece.index, part, None, usage)
 
+    def skip(self, piece: Piece) -> None:
+        """The client has it already."""
+        progress = self._progress[piece.index]
+        progress.is_open = True
+        progress.num_calls += sum(isinstance(part, ToolCall) for part in piece.parts)
+        progress.scored += piece.scored
+        if piece.parts or piece.finish_reason is not None:
+            progress.scored = []
+
     def closing(self, index: int, reason: FinishReason, usage: Usage | None) -> bytes:
         if self._job.is_chat:
             return self._chat(index, Delta(), reason, usage)

@@ -93,7 +93,7 @@ async def _send_whole(job: Job, answer: Answer, replica: Replica, send: Send) ->
                     pieces += arrival
     except BaseException:
         # The client left, or the engine gave the request up: tokens that came until then are not sent.
-        answer.discard(answer.num_completion)
+        answer.discard(answer.num_made)
         raise
     body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]

@@ -31,7 +31,7 @@ class EventWriter(Protocol):
 
 
 class StreamWriter:
-    """Writes each piece's events; with accounting, a comment before the data line tells the ids that made it."""
+    """Writes each piece's events; with accounting, a comment in the last of them tells the ids that made it."""
 
     def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
         self._job = job
@@ -40,19 +40,23 @@ class StreamWriter:
         self.num_untold = 0
 
     def add(self, pieces: list[Piece]) -> bytes:
-        self.num_untold += sum(len(piece.token_ids) for piece in pieces)
+        self.num_untold += sum(len(piece.token_ids) for piece in pieces if not piece.is_given)
         return b"".join([part for piece in pieces for part in self._piece(piece)] + list(self._ending()))
 
-    def _piece(self, piece: Piece) -> Iterator[bytes]:
-        yield from map(data_event, self._chunks.opening(piece.index, self._usage()))
-        events = list(map(data_event, self._chunks.piece(piece, self._usage())))
+    def _piece(self, piece: Piece) -> list[bytes]:
+        if piece.is_given:
+            self._chunks.skip(piece)
+            return []
+        usage = self._usage()
+        payloads = [*self._chunks.opening(piece.index, usage), *self._chunks.piece(piece, usage)]
+        if piece.finish_reason is not None:
+            payloads.append(self._chunks.closing(piece.index, piece.finish_reason, usage))
+        events = list(map(data_event, payloads))
         if self._job.wants_accounting and piece.token_ids:
             # Ids whose text is held back are told at once, in an event without data.
             events = events or [b"\n"]
-            events[0] = tokens_comment(piece.token_ids) + events[0]
-        yield from events
-        if piece.finish_reason is not None:
-            yield data_event(self._chunks.closing(piece.index, piece.finish_reason, self._usage()))
+            events[-1] = tokens_comment(piece.token_ids, index=piece.index) + events[-1]
+        return events
 
     def _ending(self) -> Iterator[bytes]:
         if not self._answer.is_finished:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from protocol.checks import check_request, decode_body, output_limit
 from protocol.errors import ProtocolError
+from protocol.ids import made_at_s
 from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest, list_prompts
 from text.bundle import TextTooLong
 from worker.engine.randomness import choice_seed
@@ -74,6 +75,7 @@ def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) ->
     arrived_at = time.monotonic()
     request: GenerationRequest = decode_body(body, _CHAT) if is_chat else decode_body(body, _COMPLETION)
     check_request(request)
+    _check_given(request, caller)
     options = request.stream_options
     return Job(
         request_id=caller.request_id,
@@ -81,7 +83,8 @@ def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) ->
         n=request.n or 1,
         answer_id=("chatcmpl-" if is_chat else "cmpl-") + caller.request_id,
         model=caller.shown_model or request.model,
-        created_at_s=int(time.time()),
+        # Not now, so that the chunks of a stream that goes on elsewhere agree.
+        created_at_s=(made_at_s(caller.request_id) if caller.is_trusted else None) or int(time.time()),
         arrived_at=arrived_at,
         is_chat=is_chat,
         stops=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
@@ -99,6 +102,7 @@ def _make_prompts(replica: Replica, request: GenerationRequest, caller: Caller) 
     adapter = replica.adapter_for(request.model)
     has_echo = isinstance(request, CompletionRequest) and bool(request.echo)
     prompts: list[Prompt] = []
+    given = request.continue_from or []
     for sent, prompt_ids in _encode_prompts(replica, request):
         sampling = _sampling(request, replica.defaults, max_tokens=_max_tokens(replica, request, len(prompt_ids)))
         requests = []
@@ -107,13 +111,14 @@ def _make_prompts(replica: Replica, request: GenerationRequest, caller: Caller) 
             engine_request = EngineRequest(
                 request_id=f"{caller.request_id}/{number}" if number else caller.request_id,
                 prompt_ids=prompt_ids,
-                sampling=_sampling_of_choice(sampling, i, has_echo=has_echo),
+                sampling=_sampling_of_choice(sampling, i, has_echo=has_echo, is_begun=bool(given)),
                 adapter=adapter,
                 priority=caller.priority(request.priority),
                 tenant=caller.tenant,
                 weight=caller.weight,
                 cache_salt=caller.cache_salt(request.cache_salt),
                 deadline_at=caller.deadline_at,
+                given_ids=tuple(given[number]) if given else (),
             )
             requests.append(engine_request)
         echo = _text_of(replica, sent) if has_echo else None
@@ -125,9 +130,22 @@ def _text_of(replica: Replica, sent: str | list[int]) -> str:
     return sent if isinstance(sent, str) else replica.bundle.tokenizer.decode(sent)
 
 
-def _sampling_of_choice(sampling: SamplingParams, i: int, *, has_echo: bool) -> SamplingParams:
-    """Of a prompt's i-th answer; the first one is told of the prompt's log-probabilities."""
-    wants_prompt = has_echo and sampling.num_logprobs is not None and i == 0
+def _check_given(request: GenerationRequest, caller: Caller) -> None:
+    given = request.continue_from
+    if given is None:
+        return
+    if not caller.is_trusted:
+        raise ProtocolError("continue_from needs the worker key", param="continue_from")
+    num_prompts = len(list_prompts(request)) if isinstance(request, CompletionRequest) else 1
+    num_choices = num_prompts * (request.n or 1)
+    if len(given) != num_choices:
+        raise ProtocolError(f"{len(given)} lists of ids for {num_choices} answers", param="continue_from")
+
+
+def _sampling_of_choice(sampling: SamplingParams, i: int, *, has_echo: bool, is_begun: bool) -> SamplingParams:
+    """Of a prompt's i-th answer; the first one is told of the prompt's log-probabilities, and each of its own begun
+    part's."""
+    wants_prompt = sampling.num_logprobs is not None and (is_begun or (has_echo and i == 0))
     seed = None if sampling.seed is None else choice_seed(sampling.seed, i)
     return replace(sampling, seed=seed, prompt_logprobs=wants_prompt)
 

@@ -19,13 +19,15 @@ class WholeAnswerWriter:
         self._tokenizer = tokenizer
         self._told_at = job.arrived_at
         self._pieces: list[Piece] = []
-        self._untold_ids: list[int] = []
+        self._untold_ids: dict[int, list[int]] = {}
         self.num_untold = 0
 
     def add(self, pieces: list[Piece]) -> bytes:
         self._pieces += pieces
-        self._untold_ids += [token_id for piece in pieces for token_id in piece.token_ids]
-        self.num_untold = len(self._untold_ids)
+        for piece in pieces:
+            if piece.token_ids and not piece.is_given:
+                self._untold_ids.setdefault(piece.index, []).extend(piece.token_ids)
+                self.num_untold += len(piece.token_ids)
         if self._answer.is_finished:
             return self._tell() + self._ending()
         now = time.monotonic()
@@ -35,8 +37,8 @@ class WholeAnswerWriter:
         return self._tell() + b"\n"
 
     def _tell(self) -> bytes:
-        token_ids, self._untold_ids = self._untold_ids, []
-        return tokens_comment(token_ids) if token_ids else b""
+        untold, self._untold_ids = self._untold_ids, {}
+        return b"".join([tokens_comment(token_ids, index=index) for index, token_ids in untold.items()])
 
     def _ending(self) -> bytes:
         body = encode_whole(self._job, self._pieces, self._answer.usage, self._tokenizer)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from protocol.accounting import ACCOUNTING_PREFIX, TOKENS_PREFIX, parse_accounting, parse_token_ids
+from protocol.accounting import ACCOUNTING_PREFIX, TOKENS_PREFIX, parse_accounting, parse_tokens
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.scripted import make_scripted_checkpoint
 
@@ -41,7 +41,7 @@ def texts(chunks: list[dict[str, Any]]) -> list[str]:
 
 
 def token_ids(comments: list[bytes]) -> list[int]:
-    return [token_id for line in comments if line.startswith(TOKENS_PREFIX) for token_id in parse_token_ids(line)]
+    return [token_id for line in comments if line.startswith(TOKENS_PREFIX) for token_id in parse_tokens(line)[1]]
 
 
 def test_no_chunk_ends_inside_a_character(scripted: RunningWorker) -> None:

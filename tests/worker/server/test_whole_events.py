@@ -19,7 +19,7 @@ from protocol.accounting import (
     TOKENS_PREFIX,
     Accounting,
     parse_accounting,
-    parse_token_ids,
+    parse_tokens,
 )
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.scripted import make_scripted_checkpoint, poison
@@ -42,7 +42,7 @@ def read(content: bytes) -> tuple[list[int], Accounting, bytes]:
     """The told ids, the figures and the answer's bytes."""
     assert content.endswith(b"\n\n" + DONE_EVENT)
     lines = content.removesuffix(DONE_EVENT).split(b"\n")
-    ids = [token_id for line in lines if line.startswith(TOKENS_PREFIX) for token_id in parse_token_ids(line)]
+    ids = [token_id for line in lines if line.startswith(TOKENS_PREFIX) for token_id in parse_tokens(line)[1]]
     [figures] = [line for line in lines if line.startswith(ACCOUNTING_PREFIX)]
     [answer] = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
     return ids, parse_accounting(figures), answer
@@ -122,7 +122,7 @@ def test_a_drop_in_the_middle_leaves_what_was_told_and_discards_the_rest(
         while more := sock.recv(65_536):
             received += more
     assert DONE_EVENT not in received
-    told = sum(len(parse_token_ids(line)) for line in received.split(b"\n") if line.startswith(TOKENS_PREFIX))
+    told = sum(len(parse_tokens(line)[1]) for line in received.split(b"\n") if line.startswith(TOKENS_PREFIX))
     wait_until(lambda: is_idle(worker))
     generated = grown(worker, before, "completion_tokens_total")
     assert 0 < told <= generated < 8000
@@ -181,7 +181,7 @@ def test_streams_and_embeddings_are_accounted_for_as_ever(http: httpx.Client) ->
         headers = {"X-Tiergate-Accounting": value}
         stream = http.post("/v1/completions", json=TEXT | {"stream": True}, headers=headers).content
         assert stream.count(b"data: {") > 1
-        assert sum(len(parse_token_ids(line)) for line in stream.split(b"\n") if line.startswith(TOKENS_PREFIX)) == 12
+        assert sum(len(parse_tokens(line)[1]) for line in stream.split(b"\n") if line.startswith(TOKENS_PREFIX)) == 12
         embedded = http.post("/v1/embeddings", json={"model": "tiny", "input": "Hi"}, headers=headers)
         assert embedded.headers["content-type"] == "application/json"
         assert json.loads(embedded.headers["x-tiergate-accounting"])["completion_tokens"] == 0
