@@ -110,6 +110,12 @@ class Metrics:
         self.retries = Counter(
             "tiergate_upstream_retries_total", "Requests sent to another replica", ["pool"], registry=self._registry
         )
+        self.continuations = Counter(
+            "tiergate_upstream_continuations_total",
+            "Answers that another replica went on with after their first had failed",
+            ["pool"],
+            registry=self._registry,
+        )
         self.is_limiter_local = self._gauge("tiergate_limiter_is_local", "1 while Redis is away and limits are local")
         self.local_decisions = self._gauge(
             "tiergate_limiter_local_decisions", "Requests that were admitted or refused without Redis, since the start"

@@ -105,6 +105,8 @@ class GatewaySettings(BaseSettings):
     idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long a worker may stay silent within a request."""
     request_timeout_s: float = Field(default=600.0, gt=0)
+    continue_wait_s: float = Field(default=10.0, ge=0)
+    """How long a stream whose replica died may pause until there is one that goes on with it."""
     drain_s: int = Field(default=30, ge=0)
     """How long streams may go on after SIGTERM."""
     pools: dict[str, PoolConfig] = {}

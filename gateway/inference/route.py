@@ -1,5 +1,8 @@
-"""Route and send, on another replica or to another pool while the client was sent nothing of the answer."""
+"""Route and send, on another replica or to another pool while the client was sent nothing of the answer; later on a
+replica that goes on exactly after what was sent."""
 
+import asyncio
+import time
 from typing import Protocol
 
 from gateway.http.errors import UpstreamFailed
@@ -8,16 +11,24 @@ from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal,
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
 from gateway.upstream.client import MemberFailed, MemberRefused
+from router.balance import order
 from router.errors import RouteError
-from router.fleet import Member
+from router.fleet import Member, usable_members
 from router.policy import Decision, decide
 
 MAX_ROUNDS = 2
 """The second asks the router again: with every replica of a pool down it finds another pool."""
 MAX_REPLICAS = 3
+MAX_CONTINUATIONS = 8
+"""Of one answer."""
+LOOK_AGAIN_S = 0.1
+MAX_PAUSE_S = 2.0
 
 
 class Attempt(Protocol):
+    def num_kept(self, member: Member) -> int:
+        """How many tokens of the answer so far this member can go on from; 0 where it would start anew."""
+
     async def run(self, decision: Decision, member: Member) -> None:
         """Send to this member, and its answer to the client. Raises MemberFailed or MemberRefused."""
 
@@ -33,29 +44,71 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
         for member in decision.members[:MAX_REPLICAS]:
             if failure is not None:
                 services.metrics.retries.labels(decision.pool).inc()
-            trip = record.note_member(member)
             exchange.end_preparation()
-            try:
-                return await attempt.run(decision, member)
-            except MemberRefused as error:
-                services.metrics.upstream_failures.add((decision.pool, "refused"))
-                sent_model = decision.adapter or member.model_name
-                raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
-            except MemberFailed as error:
-                failure = error
-                services.metrics.upstream_failures.add(
-                    (decision.pool, failure_kind(error, is_delivered=record.is_delivered))
-                )
-                if not error.is_reachable:
-                    services.registry.note_failure(member.worker_id)
-                if record.is_delivered:
-                    raise UpstreamFailed("the model's server broke off its answer") from error
-                if _is_late(services, record):
-                    raise as_failure(error) from error
-            finally:
-                trip.end()
+            failure = await _try(services, record, attempt, decision, member)
+            if failure is None:
+                return
+            if record.is_delivered:
+                return await _go_on(services, record, attempt, decision, failure)
+            if _is_late(services, record):
+                raise as_failure(failure) from failure
     assert failure is not None
     raise as_failure(failure) from failure
+
+
+async def _try(
+    services: Services, record: UsageRecord, attempt: Attempt, decision: Decision, member: Member
+) -> MemberFailed | None:
+    """How the member failed; None when the answer is with the client. Raises GatewayError."""
+    trip = record.note_member(member, num_told=attempt.num_kept(member))
+    try:
+        await attempt.run(decision, member)
+    except MemberRefused as error:
+        services.metrics.upstream_failures.add((decision.pool, "refused"))
+        sent_model = decision.adapter or member.model_name
+        raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
+    except MemberFailed as error:
+        kind = failure_kind(error, is_delivered=record.is_delivered)
+        services.metrics.upstream_failures.add((decision.pool, kind))
+        if not error.is_reachable:
+            services.registry.note_failure(member.worker_id)
+        return error
+    finally:
+        trip.end()
+    return None
+
+
+async def _go_on(
+    services: Services, record: UsageRecord, attempt: Attempt, decision: Decision, failure: MemberFailed
+) -> None:
+    """The client has a part of the answer: only a replica that goes on exactly after it will do. It sees a pause."""
+    for _ in range(MAX_CONTINUATIONS):
+        member = await _successor(services, record, attempt, decision)
+        if member is None or _is_late(services, record):
+            break
+        services.metrics.continuations.labels(decision.pool).inc()
+        next_failure = await _try(services, record, attempt, decision, member)
+        if next_failure is None:
+            return
+        failure = next_failure
+        if failure.is_reachable:
+            # It is full, or cannot now; nothing marks it as failed, and it is not to be asked again at once.
+            await asyncio.sleep(min(failure.retry_after_s or LOOK_AGAIN_S, MAX_PAUSE_S))
+    raise UpstreamFailed("the model's server broke off its answer") from failure
+
+
+async def _successor(services: Services, record: UsageRecord, attempt: Attempt, decision: Decision) -> Member | None:
+    """The best replica that can go on; where there is none, one may come back within `continue_wait_s`."""
+    give_up_at = time.monotonic() + services.settings.continue_wait_s
+    while True:
+        pool = services.registry.fleet.pools.get(decision.pool)
+        members = usable_members(pool, adapter=decision.adapter) if pool is not None else ()
+        able = [member for member in members if attempt.num_kept(member)]
+        if able:
+            return order(able, request_id=record.request_id)[0]
+        if time.monotonic() > give_up_at or not any(attempt.num_kept(member) for member in decision.members):
+            return None
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _decide(services: Services, exchange: Exchange, record: UsageRecord) -> Decision:

@@ -13,7 +13,7 @@ from gateway.upstream.client import Answer, MemberFailed, MemberRefused
 from gateway.upstream.member_body import member_body, member_headers
 from gateway.upstream.streams.events import BrokenStream
 from gateway.upstream.streams.foreign import ForeignStream
-from gateway.upstream.streams.own import WorkerStream
+from gateway.upstream.streams.own import ToldIds, WorkerStream
 from gateway.upstream.streams.whole import read_whole
 from protocol.accounting import DONE_EVENT
 from protocol.errors import ErrorBody
@@ -39,10 +39,21 @@ class Relay:
         self._request = cast(GenerationRequest, record.accepted.request)
         self._record = record
         self._accounts = accounts
+        self._told = ToldIds()
+        self._version: str | None = None
+        """Of the weights that made what was told."""
+
+    def num_kept(self, member: Member) -> int:
+        is_able = member.engine == "tiergate" and member.load is not None and member.load.model_version == self._version
+        return self._told.num_tokens if is_able else 0
 
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused; `record.is_delivered` tells whether another replica may follow."""
         record = self._record
+        if not self.num_kept(member):
+            self._told = ToldIds()
+        self._version = member.load.model_version if member.load is not None else None
+        begun = self._told.of_answers(record.measured.num_choices) if self._told.num_tokens else None
         body = member_body(
             record.accepted.body,
             self._request,
@@ -51,6 +62,7 @@ class Relay:
             max_tokens=record.measured.route_request.max_tokens,
             priority=record.accepted.tier.priority,
             cache_salt=record.accepted.principal.tenant_text,
+            continue_from=begun,
         )
         answer = await send_to(member, body, self._services, record)
         try:
@@ -69,7 +81,7 @@ class Relay:
     async def _stream(self, answer: Answer, decision: Decision, member: Member) -> None:
         stream: MemberStream
         if member.engine == "tiergate":
-            stream = WorkerStream()
+            stream = WorkerStream(told=self._told)
         else:
             options = self._request.stream_options
             wants_usage = options is not None and options.include_usage
@@ -81,7 +93,7 @@ class Relay:
             if passed_on:
                 if not exchange.is_started:
                     await exchange.start(200, _HEADERS)
-                record.is_delivered = stream.has_content
+                record.is_delivered = record.is_delivered or stream.has_content
                 await exchange.send(passed_on)
         self._note_figures(stream)
         await self._accounts.close("ok")
@@ -91,7 +103,7 @@ class Relay:
 
     async def _collect(self, answer: Answer, member: Member) -> None:
         """A whole answer of a worker of ours, which told its tokens while it was made."""
-        stream = WorkerStream(is_whole=True)
+        stream = WorkerStream(is_whole=True, told=self._told)
         parts = []
         while not stream.is_done:
             parts.append(await self._next(answer, stream, member))
@@ -104,11 +116,11 @@ class Relay:
         record = self._record
         chunk = await answer.next_chunk()
         passed_on = stream.feed(chunk) if chunk else stream.finish()
-        record.is_sent = not stream.is_waiting
+        record.is_sent = stream.num_tokens > 0 or not stream.is_waiting
         if stream.num_tokens != record.completion_tokens and record.note_tokens(stream.num_tokens):
             self._services.metrics.observe_ttft(record.served_by, record.elapsed_ms() / 1000)
         if stream.error is not None:
-            raise _failure(stream.error, member, is_delivered=record.is_delivered)
+            raise _failure(stream.error, member, is_delivered=record.is_delivered and not self._told.num_tokens)
         if stream.is_done:
             answer.end()
         elif not chunk:

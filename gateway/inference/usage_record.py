@@ -64,6 +64,7 @@ class UsageRecord:
         self._admit_ms = self.elapsed_ms()
         self._sent_ms: float | None = None
         self._is_accounted = False
+        self._is_answered = False
         self._is_free = False
         self._price = self._find_price()
 
@@ -85,14 +86,15 @@ class UsageRecord:
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
         self._price = self._find_price()
 
-    def note_member(self, member: Member) -> Trip:
-        """Another try begins: what the one before it came to was not delivered. The caller ends the trip."""
+    def note_member(self, member: Member, *, num_told: int = 0) -> Trip:
+        """Another try begins; of the one before it only the `num_told` tokens count. The caller ends the trip."""
         self.worker_id = member.worker_id
         self._tried.append(member.worker_id)
         self._decision = None
         self.trip = member.in_flight.send(time.monotonic())
-        self.is_sent = False
-        self.completion_tokens = 0
+        self.is_sent = num_told > 0
+        self._is_answered = False
+        self.completion_tokens = num_told
         if member.load is not None:
             self.model_version = f"{self.model_id}@{member.load.model_version}"
         return self.trip
@@ -111,7 +113,8 @@ class UsageRecord:
     def note_tokens(self, num_tokens: int) -> bool:
         """`num_tokens` of the answer have come so far; whether these are the first."""
         is_first = self.ttft_ms is None and num_tokens > 0
-        if not self.completion_tokens and num_tokens > 0 and self.trip is not None:
+        if not self._is_answered and num_tokens > self.completion_tokens and self.trip is not None:
+            self._is_answered = True
             self.trip.note_first_token(time.monotonic())
         if is_first:
             self.ttft_ms = self.elapsed_ms()

@@ -18,7 +18,7 @@ _OPENAI_FIELDS = (
 # Said by headers or by `max_tokens`, or of no concern to a worker; best_of can only be n, as in its absence.
 _DROPPED = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-    | {"max_completion_tokens", "best_of"}
+    | {"max_completion_tokens", "best_of", "continue_from"}
 )
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -32,10 +32,12 @@ def member_body(
     max_tokens: int,
     priority: int,
     cache_salt: str,
+    continue_from: list[list[int]] | None = None,
 ) -> bytes:
     """`sent`: the client's body, of which `request` was read; its values pass through as they were written.
 
     `model` is the name at the member: its model's or an adapter's. A client's own priority and salt are dropped.
+    continue_from: of each answer the ids that it has already.
     """
     is_own = member.engine == "tiergate"
     fields: dict[str, Any] = {
@@ -46,6 +48,8 @@ def member_body(
     fields["model"], fields["max_tokens"] = model, max_tokens
     if is_own:
         fields["priority"], fields["cache_salt"] = priority, cache_salt
+        if continue_from is not None:
+            fields["continue_from"] = continue_from
         return msgspec.json.encode(fields)
     if request.stream:
         # The only way to exact figures there; the relay takes the chunk out when the client did not ask for it.

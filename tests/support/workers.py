@@ -19,18 +19,27 @@ ADAPTERS = ("pirate",)
 class WorkerProcess:
     """`tiergate worker` for one pool, registering itself in Redis; its model id is `tiny-<pool>`."""
 
-    def __init__(self, folder: Path, *, pool: str, redis_url: str, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        pool: str,
+        redis_url: str,
+        seed: int = 0,
+        model: Path | None = None,
+    ) -> None:
+        """model: a checkpoint that is there already."""
         self.pool = pool
         self.model_id = f"tiny-{pool}"
         self._port = free_port()
-        self._log = folder / f"{pool}.log"
-        model = make_tiny_checkpoint(folder / pool, seed=seed)
+        self._log = folder / f"{pool}-{self._port}.log"
+        model = model or make_tiny_checkpoint(folder / pool, seed=seed)
         adapters = [
             f"--adapter={name}={make_tiny_adapter(folder / f'{pool}-{name}', model, seed=seed + 1)}"
             for name in ADAPTERS
         ]
-        options = ["--name", self.model_id, "--pool", pool, "--port", str(self._port), "--register", redis_url]
-        command = [sys.executable, "-m", "tiergate", "worker", "--model", str(model), *options, *adapters]
+        given = ["--name", self.model_id, "--pool", pool, "--port", str(self._port), "--register", redis_url]
+        command = [sys.executable, "-m", "tiergate", "worker", "--model", str(model), *given, *adapters]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERGATE_")}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

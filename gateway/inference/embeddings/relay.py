@@ -25,6 +25,9 @@ class EmbeddingsRelay:
         self._record = record
         self._accounts = accounts
 
+    def num_kept(self, member: Member) -> int:
+        return 0
+
     async def run(self, decision: Decision, member: Member) -> None:
         """Raises MemberFailed or MemberRefused."""
         body = _body(self._accepted, decision, member)

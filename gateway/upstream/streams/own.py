@@ -4,26 +4,49 @@ import re
 
 import msgspec
 
-from gateway.upstream.streams.events import BrokenStream, EventBuffer
+from gateway.upstream.streams.events import MAX_EVENT_BYTES, BrokenStream, EventBuffer
 from protocol.accounting import DONE_EVENT, Accounting
 
 # A comment of its own ends with its blank line, one before data with its line.
-_TOKENS = re.compile(rb"^: tokens ([0-9,]*)\n\n?", re.MULTILINE)
+_TOKENS = re.compile(rb"^: tokens(?:@([0-9]+))? ([0-9,]*)\n\n?", re.MULTILINE)
 _ACCOUNTING = re.compile(rb"^: accounting (\{.*\})\n", re.MULTILINE)
 _COMMENT = re.compile(rb"^:.*\n\n?", re.MULTILINE)
 _ERROR = re.compile(rb'^data: (\{"error".*)\n\n', re.MULTILINE)
 _ACCOUNTING_DECODER = msgspec.json.Decoder(Accounting)
 
 
+class ToldIds:
+    """The ids that workers told of each answer. Kept as they were written, since they are hardly ever needed."""
+
+    def __init__(self) -> None:
+        self._by_answer: dict[bytes, list[bytes]] = {}
+        self.num_tokens = 0
+
+    def add(self, answer: bytes, ids: bytes) -> None:
+        """answer: its index in digits, or nothing for the first."""
+        if ids:
+            self._by_answer.setdefault(answer, []).append(ids)
+            self.num_tokens += ids.count(b",") + 1
+
+    def of_answers(self, num_answers: int) -> list[list[int]]:
+        written = [self._by_answer.get(b"%d" % i if i else b"", []) for i in range(num_answers)]
+        return [[int(each) for each in b",".join(parts).split(b",") if each] for parts in written]
+
+
 class WorkerStream:
-    """is_whole: the answer is one JSON body, sent as the only data event."""
+    """is_whole: the answer is one JSON body, sent as the only data event. told: of an answer that another worker
+    began, what it told.
+
+    Events are passed on as far as ids were told for them, so that another worker can go on exactly after them.
+    """
 
     usage = None
 
-    def __init__(self, *, is_whole: bool = False) -> None:
+    def __init__(self, *, is_whole: bool = False, told: ToldIds | None = None) -> None:
         self._is_whole = is_whole
         self._buffer = EventBuffer()
-        self.num_tokens = 0
+        self._held = b""
+        self.told = told or ToldIds()
         self.accounting: Accounting | None = None
         self.has_content = False
         """A data event was seen: from here on another replica cannot take over unseen."""
@@ -32,6 +55,10 @@ class WorkerStream:
         """The body of an error that ended the stream."""
         self.is_waiting = False
         """The worker's last word was that the request still waits for its first step."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.told.num_tokens
 
     @property
     def finish_reason(self) -> str | None:
@@ -48,9 +75,12 @@ class WorkerStream:
     def _read(self, block: bytes) -> bytes:
         if not block:
             return b""
+        if not self._is_whole:
+            block = self._vouched_for(block)
         told = _TOKENS.findall(block)
         if told:
-            self.num_tokens += sum(ids.count(b",") + 1 for ids in told if ids)
+            for answer, ids in told:
+                self.told.add(answer, ids)
             self.is_waiting = False
             block = _TOKENS.sub(b"", block)
         if block.endswith(DONE_EVENT):
@@ -63,6 +93,26 @@ class WorkerStream:
         if block.startswith(b"data: ") or b"\ndata: " in block:
             self.has_content = True
         return block
+
+    def _vouched_for(self, block: bytes) -> bytes:
+        """All up to the last event with a comment of the worker's; nearly always that is all there is."""
+        if self._held:
+            block, self._held = self._held + block, b""
+        before_last = block.rfind(b"\n\n", 0, -2)
+        last = before_last + 2 if before_last >= 0 else 0
+        if block.startswith(b":", last) or block.endswith(DONE_EVENT):
+            return block
+        comment = block.rfind(b"\n\n:", 0, last)
+        if comment >= 0:
+            end = block.index(b"\n\n", comment + 2) + 2
+        else:
+            end = block.index(b"\n\n") + 2 if block.startswith(b":") else 0
+        if block.startswith(b'data: {"error"', last):
+            return block[:end] + block[last:]
+        self._held = block[end:]
+        if len(self._held) > MAX_EVENT_BYTES:
+            raise BrokenStream(f"more than {MAX_EVENT_BYTES} bytes without a token told")
+        return block[:end]
 
     def _read_comments(self, block: bytes) -> bytes:
         found = _ACCOUNTING.search(block)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from aiohttp import web
 
+from gateway.settings import GatewaySettings
 from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
 from tests.support.gateways import Gateway, durable_events, make_settings, running_gateway
 from tests.support.members import Handler, be_full, hang_up, pools, serving_member, stream_of
@@ -84,18 +86,26 @@ async def test_a_503_costs_no_request_of_the_limit(tmp_path: Path, valkey: Valke
                 await gateway.services.limiter.settlements.drain_once()
 
 
-async def test_a_stream_that_breaks_off_ends_with_an_error_and_bills_what_was_sent(
-    tmp_path: Path, valkey: ValkeyProcess
+@pytest.mark.parametrize("engine", ["tiergate", "openai"])
+async def test_a_stream_that_nobody_can_go_on_with_ends_with_an_error_and_costs_nothing(
+    tmp_path: Path, valkey: ValkeyProcess, engine: str
 ) -> None:
-    broken = stream_of(tokens_comment([1, 2]) + HELLO, is_cut=True)
-    async with gateway_before(tmp_path, valkey, broken, GOOD) as gateway:
+    comment = tokens_comment([1, 2]) if engine == "tiergate" else b""
+    broken = stream_of(comment + HELLO, *([HELLO] if engine == "openai" else []), is_cut=True)
+    async with serving_member(broken) as url:
+        fields = {"pools": pools({"url": url, "engine": engine, "model": "m"}), "continue_wait_s": 0.2}
+        await check_broken_off(make_settings(tmp_path, valkey.url, **fields))
+
+
+async def check_broken_off(settings: GatewaySettings) -> None:
+    async with running_gateway(settings) as gateway:
         reply = await send(gateway, stream=True)
         assert reply.content.startswith(HELLO)
-        error = json.loads(reply.content.removeprefix(HELLO).removeprefix(b"data: "))["error"]
+        error = json.loads(reply.content.replace(HELLO, b"").removeprefix(b"data: "))["error"]
         assert (error["type"], error["code"]) == ("server_error", "upstream_failed")
         assert b"[DONE]" not in reply.content
         [event] = durable_events(gateway)
-        assert (event.status, event.completion_tokens) == ("error", 2)
+        assert (event.status, event.completion_tokens, event.cost_nanousd) == ("error", 2, 0)
         assert (event.error_code, event.num_attempts, event.cost_nanousd, event.price_lines) == (
             "upstream_failed",
             1,

@@ -85,10 +85,27 @@ def test_a_request_waits_until_the_worker_says_otherwise() -> None:
     assert seen == [True, False, True, False]
 
 
+@given(cut=st.integers(0, len(OWN)))
+def test_what_is_passed_on_is_what_the_told_ids_made(cut: int) -> None:
+    stream = WorkerStream()
+    seen = stream.feed(OWN[:cut])
+    by_ids = {0: b"", 1: b"".join(EVENTS[:1]), 3: b"".join(EVENTS[:2]), 6: b"".join(EVENTS)}
+    assert seen.removeprefix(b": waiting position=1\n\n") == by_ids[stream.num_tokens]
+
+
+def test_ids_are_kept_by_answer_and_over_several_workers() -> None:
+    first = WorkerStream()
+    first.feed(tokens_comment([1, 2]) + EVENTS[0] + tokens_comment([9], index=2) + EVENTS[1])
+    second = WorkerStream(told=first.told)
+    second.feed(tokens_comment([3]) + EVENTS[2] + tokens_comment([8], index=2) + b"\n")
+    assert second.told.of_answers(3) == [[1, 2, 3], [], [9, 8]]
+    assert second.num_tokens == 5
+
+
 @pytest.mark.parametrize("stream", [WorkerStream(), foreign()])
 def test_an_error_event_is_held_back_and_told(stream: WorkerStream | ForeignStream) -> None:
     error = b'{"error":{"message":"m","type":"server_error"}}'
-    assert stream.feed(EVENTS[0] + data_event(error)) == EVENTS[0]
+    assert stream.feed(tokens_comment([1]) + EVENTS[0] + data_event(error)) == EVENTS[0]
     assert stream.error == error
 
 

@@ -1,0 +1,165 @@
+"""Replicas that die or hang under real streams: others go on, and neither text nor bill tell the difference."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.usage import UsageEvent
+from router.fleet import usable_members
+from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.gateways import Gateway, declare, durable_events, eventually, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
+from tests.support.workers import WorkerProcess
+
+NUM_STREAMS = 50
+NUM_TOKENS = 300
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny", seed=3, max_model_len=2048)
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
+    process = ValkeyProcess(tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
+@contextmanager
+def two_workers(tmp_path: Path, valkey: ValkeyProcess, checkpoint: Path) -> Iterator[list[WorkerProcess]]:
+    workers = [WorkerProcess(tmp_path, pool="small", redis_url=valkey.url, model=checkpoint) for _ in range(2)]
+    try:
+        for worker in workers:
+            worker.wait_until_ready()
+        yield workers
+    finally:
+        for worker in workers:
+            worker.process.send_signal(signal.SIGCONT)
+            worker.stop()
+
+
+@asynccontextmanager
+async def gateway_of_two(
+    tmp_path: Path, valkey: ValkeyProcess, workers: list[WorkerProcess], **fields: Any
+) -> AsyncIterator[Gateway]:
+    async with running_gateway(make_settings(tmp_path, valkey.url, **fields)) as gateway:
+        await declare(gateway, workers[0].model_id, pool="small", context_window=2048)
+        await eventually(lambda: len(usable(gateway)) == 2)
+        await eventually(lambda: gateway.services.bundles.bundle_of("small"))
+        yield gateway
+
+
+def usable(gateway: Gateway) -> set[str]:
+    return {member.url for member in usable_members(gateway.services.registry.fleet.pools["small"])}
+
+
+@dataclass
+class Heard:
+    """What a client made of one answer."""
+
+    status: int = 0
+    texts: dict[int, str] = field(default_factory=dict)
+    ends: dict[int, str] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+
+
+def bodies() -> list[dict[str, Any]]:
+    """Greedy streams, sampled ones with several answers, and whole answers; each with a prompt of its own."""
+    made = []
+    for i in range(NUM_STREAMS):
+        body: dict[str, Any] = {
+            "model": "small",
+            "messages": [{"role": "user", "content": f"What is {i} + {i}?"}],
+            "max_tokens": NUM_TOKENS,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if i % 5 == 3:
+            body |= {"temperature": 1.0, "seed": i, "n": 2, "max_tokens": NUM_TOKENS // 2}
+        if i % 5 == 4:
+            del body["stream"], body["stream_options"]
+        made.append(body)
+    return made
+
+
+async def hear(client: httpx.AsyncClient, body: dict[str, Any], heard: Heard) -> None:
+    if not body.get("stream"):
+        reply = await client.post("/chat/completions", json=body)
+        answer = reply.json()
+        heard.status, heard.error, heard.usage = reply.status_code, answer.get("error"), answer.get("usage", {})
+        for choice in answer.get("choices", ()):
+            heard.texts[choice["index"]] = choice["message"]["content"]
+            heard.ends[choice["index"]] = choice["finish_reason"]
+        return
+    async with client.stream("POST", "/chat/completions", json=body) as reply:
+        heard.status = reply.status_code
+        async for line in reply.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            heard.error = chunk.get("error", heard.error)
+            heard.usage = chunk.get("usage") or heard.usage
+            for choice in chunk.get("choices", ()):
+                text = choice["delta"].get("content") or ""
+                heard.texts[choice["index"]] = heard.texts.get(choice["index"], "") + text
+                if choice["finish_reason"]:
+                    heard.ends[choice["index"]] = choice["finish_reason"]
+
+
+async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = None) -> list[Heard]:
+    """Every answer; `disturb` is called when every stream has begun and none has ended."""
+    found = [Heard() for _ in range(NUM_STREAMS)]
+    limits = httpx.Limits(max_connections=None)
+    headers = {"Authorization": f"Bearer {await gateway.make_key()}"}
+    async with (
+        httpx.AsyncClient(base_url=gateway.base_url, headers=headers, timeout=120, limits=limits) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for body, heard in zip(bodies(), found, strict=True):
+            group.create_task(hear(client, body, heard))
+        if disturb is not None:
+            streams = [heard for body, heard in zip(bodies(), found, strict=True) if body.get("stream")]
+            await eventually(lambda: all(len(heard.texts.get(0, "")) > 3 for heard in streams))
+            assert not any(heard.ends for heard in found)
+            disturb()
+    return found
+
+
+def told(events: list[UsageEvent]) -> list[tuple[Any, ...]]:
+    return sorted((each.status, each.prompt_tokens, each.completion_tokens, each.cost_nanousd) for each in events)
+
+
+async def check_nobody_notices(gateway: Gateway, disturb: Callable[[], None]) -> None:
+    expected = await hear_all(gateway)
+    events = durable_events(gateway)
+    disturbed = await hear_all(gateway, disturb=disturb)
+    for one, other in zip(disturbed, expected, strict=True):
+        assert (one.error, one.status, one.texts, one.ends) == (None, 200, other.texts, other.ends)
+        assert one.usage["completion_tokens"] == other.usage["completion_tokens"]
+        assert one.usage["prompt_tokens"] == other.usage["prompt_tokens"]
+    billed = durable_events(gateway)
+    assert len(billed) == 2 * NUM_STREAMS == len({event.request_id for event in billed})
+    # Another replica's cache may hold more or less of a prompt, and a cached token has a price of its own.
+    assert [each[:3] for each in told(billed)] == sorted(each[:3] for each in told(events) * 2)
+    assert gateway.services.metrics.continuations.labels("small")._value.get() > 0
+
+
+async def test_kill_9_under_50_streams_is_a_pause(tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path) -> None:
+    with two_workers(tmp_path, own_valkey, checkpoint) as workers:
+        async with gateway_of_two(tmp_path, own_valkey, workers) as gateway:
+            await check_nobody_notices(gateway, workers[0].process.kill)
+            await eventually(lambda: usable(gateway) == {workers[1].url})
