@@ -21,6 +21,7 @@ class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
     model_version: str
     pool: str | None
     adapters: tuple[str, ...]
+    """That it serves."""
     num_running: int
     num_waiting: int
     max_num_seqs: int
@@ -33,6 +34,8 @@ class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
     prompt_tokens_total: int
     completion_tokens_total: int
     discarded_tokens_total: int
+    resident_adapters: tuple[str, ...] | None = None
+    """Those of `adapters` that a request need not wait for; None: all."""
 
 
 class Registration(msgspec.Struct, kw_only=True, frozen=True):

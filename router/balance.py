@@ -1,29 +1,114 @@
-"""Which replica of a pool takes a request: the least loaded, first."""
+"""Which replica of a pool takes a request: the one where its first token is likely to come soonest.
+
+Waiting is measured in turns: one turn is what a prompt ahead in a replica's queue typically takes. To the turns of
+each candidate (`Replica.waiting_turns`) comes what the request would have to have computed or loaded there again:
+
+| constant     | turns | when                                                                                    |
+|--------------|-------|-----------------------------------------------------------------------------------------|
+| COLD_ADAPTER | 6     | its adapter must be loaded                                                              |
+| OTHER_GROUP  | 1.5   | no replica that its prompt's beginning belongs to: the prefix cache has nothing of it   |
+| OTHER_HOME   | 0.4   | of these, not the one that the conversation belongs to: only its beginning is cached    |
+
+Where a pool has more than FEW replicas only some are looked at: the homes of the prompt's beginning on a hash ring
+(GROUP of them, so that a beginning that many share is cached by several), the replicas that have the adapter, and four
+by chance: two of all, and, if reports are fresh, two of the idlest quarter. Chance is a hash of the request's id:
+gateways with one picture do not all take the same replica, and a decision can be repeated.
+"""
 
 import zlib
-from collections.abc import Iterable
 
-from router.fleet import Member
+import msgspec
 
-_LoadKey = tuple[int, float, float, int]
+from router.fleet import Member, Pool
+from router.replicas import Replica, Replicas
+from router.ring import hash_key
 
-
-def order(members: Iterable[Member], *, request_id: str) -> tuple[Member, ...]:
-    """Fewest waiting, then least busy, then most free KV blocks.
-
-    Ties fall by a hash of request and replica, so that gateways with the same picture do not all pick the same one.
-    """
-    found = tuple(members)
-    if len(found) < 2:
-        return found
-    return tuple(sorted(found, key=lambda member: _load_key(member, request_id)))
+COLD_ADAPTER = 6.0
+OTHER_GROUP = 1.5
+OTHER_HOME = 0.4
+FEW = 8
+GROUP = 4
+_MAX_RESIDENTS = 4
 
 
-def _load_key(member: Member, request_id: str) -> _LoadKey:
-    tie = zlib.crc32(f"{request_id}/{member.worker_id}".encode())
-    load = member.load
-    if load is None:
-        return 0, 0.0, 0.0, tie
-    busy = load.num_running / max(1, load.max_num_seqs)
-    used = 1.0 - load.num_free_blocks / max(1, load.num_blocks)
-    return load.num_waiting, busy, used, tie
+class Affinity(msgspec.Struct, frozen=True):
+    """group: a hash of the tenant and the prompt's beginning that others may share; turn: of the conversation."""
+
+    group: int
+    turn: int
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """turns: the expected waiting, the least is best. num_waiting and num_running: as they were counted here."""
+
+    member: Member
+    turns: float
+    num_waiting: int
+    num_running: int
+    is_home: bool
+    is_resident: bool
+
+
+def order(
+    pool: Pool, *, request_id: str, adapter: str | None = None, affinity: Affinity | None = None
+) -> tuple[Candidate, ...]:
+    """The replicas that were looked at, best first; all usable ones of a small pool, none only where there is none."""
+    replicas = pool.replicas
+    serving = replicas.serving(adapter)
+    seed = zlib.crc32(request_id.encode())
+    group = _group(replicas, adapter, affinity)
+    looked_at = serving if len(serving) <= FEW else _sample(replicas, serving, adapter, group, seed)
+    home = group[affinity.turn % len(group)] if affinity is not None and group else None
+    scored = []
+    for place, replica in enumerate(looked_at):
+        if replica.is_taken:
+            continue
+        turns = replica.waiting_turns()
+        if replica is not home and group:
+            turns += OTHER_HOME if replica in group else OTHER_GROUP
+        is_resident = adapter is None or replica.has_resident(adapter)
+        if not is_resident:
+            turns += COLD_ADAPTER
+        # Ties fall by the request, in an order that does not depend on where its replicas stand in the picture.
+        tie = (seed ^ replica.hash) * 2654435761 & 0xFFFFFFFF
+        scored.append((turns, tie, place, replica, is_resident))
+    scored.sort()
+    return tuple(
+        [
+            Candidate(
+                member=replica.member,
+                turns=turns,
+                num_waiting=replica.num_waiting,
+                num_running=replica.num_running,
+                is_home=replica is home,
+                is_resident=is_resident,
+            )
+            for turns, _, _, replica, is_resident in scored
+        ]
+    )
+
+
+def _group(replicas: Replicas, adapter: str | None, affinity: Affinity | None) -> list[Replica]:
+    """Where the prompt's beginning is likely to be cached. An adapter has homes, too."""
+    if adapter is not None:
+        key = hash_key("adapter", adapter)
+    elif affinity is not None:
+        key = affinity.group
+    else:
+        return []
+    return replicas.homes(key, GROUP)
+
+
+def _sample(
+    replicas: Replicas, serving: list[Replica], adapter: str | None, group: list[Replica], seed: int
+) -> list[Replica]:
+    found = [replica for replica in group if adapter is None or replica.serves(adapter)]
+    if adapter is not None:
+        residents = replicas.residents(adapter)
+        start = seed % len(residents) if residents else 0
+        found += (residents + residents)[start : start + min(_MAX_RESIDENTS, len(residents))]
+    found += (serving[seed % len(serving)], serving[seed // 7919 % len(serving)])
+    if adapter is None and not replicas.is_stale:
+        idlest = replicas.idlest
+        found += (idlest[seed // 31 % len(idlest)], idlest[seed // 104729 % len(idlest)])
+    return list(dict.fromkeys(found))

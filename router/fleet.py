@@ -1,18 +1,18 @@
 """An immutable picture of what could serve a request right now. The gateway draws it; the router only looks."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal
 
 import msgspec
 
 from protocol.load import LoadReport
 from router.in_flight import InFlight
+from router.replicas import Replicas
 
 SMALL, LARGE = "small", "large"
 """The two pools that `auto` chooses between."""
 AUTO = "auto"
-MAX_WAITING = 10
-"""A replica with more requests waiting than this is saturated."""
 
 EngineKind = Literal["tiergate", "openai"]
 PoolKind = Literal["chat", "embedding"]
@@ -46,7 +46,7 @@ class Member(msgspec.Struct, kw_only=True, frozen=True):
     own_streaming: int = 0
 
 
-class Pool(msgspec.Struct, kw_only=True, frozen=True):
+class Pool(msgspec.Struct, kw_only=True, frozen=True, dict=True):
     """Replicas of one model. `adapters` are the names that the members know them by."""
 
     name: str
@@ -57,6 +57,11 @@ class Pool(msgspec.Struct, kw_only=True, frozen=True):
     adapters: frozenset[str] = frozenset()
     prices: tuple[int, int, int] | None = None
     """Of a token of the prompt, of a cached one and of the answer, in 1e-9 dollars; None where nobody priced it."""
+
+    @cached_property
+    def replicas(self) -> Replicas:
+        """Computed by the first decision that needs it, once a picture."""
+        return Replicas(self.members)
 
 
 class Fleet(msgspec.Struct, kw_only=True, frozen=True):
@@ -70,10 +75,6 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True):
             if pool.model_id == model:
                 return pool
         return None
-
-
-def is_saturated(member: Member) -> bool:
-    return member.load is not None and member.load.num_waiting > MAX_WAITING
 
 
 def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:

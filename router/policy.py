@@ -1,23 +1,39 @@
-"""From a request, its tier and the fleet to one pool and an order of replicas to try."""
+"""From a request, its tier and the fleet to one pool and an order of replicas to try.
+
+Which other pool may stand in for the wanted one, where that has no replica or no room:
+
+| asked for                 | wanted pool has no replica     | wanted pool is saturated                         |
+|---------------------------|--------------------------------|--------------------------------------------------|
+| `auto`, an adapter's name | any pool that the tier may use | `fallback`: a cheaper one, and for tiers that    |
+|                           |                                | are not best-effort also a dearer one            |
+| a pool's or model's name  | `fallback`: a cheaper one      | `fallback`: a cheaper one                        |
+
+Cheaper is what comes earlier in the order of pools (small, large) and has no price above the other's. Either alone
+could mislead: the order tells what the operator pays, the prices what the client does.
+"""
 
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from router.balance import order
+from router.balance import Affinity, Candidate, order
 from router.complexity import DEFAULT_THRESHOLD
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, Saturated, UnknownModel
-from router.fleet import AUTO, LARGE, SMALL, Fleet, Member, Pool, is_saturated, usable_members
+from router.fleet import AUTO, LARGE, SMALL, Fleet, Member, Pool
+from router.saturation import PoolState, is_pool_full
 
 Reason = Literal["requested", "simple", "complex", "saturated", "unavailable"]
 OnSaturation = Literal["fallback", "queue", "reject"]
+Standing = Literal["open", "saturated", "shedding", "unavailable"]
 RETRY_AFTER_S = 1.0
+_ORDER = {SMALL: 0, LARGE: 1}
 
 
 class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     """`variants` maps a pool to the adapter's name at its members; None when no adapter is asked for.
 
+    is_uncertain: the score is a guess. needs_large: what it asks for is beyond the small pool, whatever the score.
     can_move: another pool may stand in for the one that was named.
     """
 
@@ -25,111 +41,219 @@ class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str
     variants: Mapping[str, str] | None = None
     complexity: float = 0.0
+    is_uncertain: bool = False
+    needs_large: bool = False
     prompt_tokens: int = 0
     max_tokens: int = 0
     can_move: bool = True
+    affinity: Affinity | None = None
 
 
 class TierPolicy(msgspec.Struct, kw_only=True, frozen=True):
-    """`allowed_pools` None means all. A best-effort tier is never sent to a saturated pool."""
+    """`allowed_pools` None means all. A best-effort tier is never sent to a saturated pool.
+
+    uncertain_threshold: in place of the other for scores that are a guess; None: the same.
+    """
 
     name: str
     complexity_threshold: float = DEFAULT_THRESHOLD
+    uncertain_threshold: float | None = None
     allowed_pools: frozenset[str] | None = None
     on_saturation: OnSaturation = "fallback"
     best_effort: bool = False
 
 
+class PoolLook(msgspec.Struct, frozen=True):
+    """How a pool that the request might have ended in stood."""
+
+    pool: str
+    standing: Standing
+
+
 class Decision(msgspec.Struct, kw_only=True, frozen=True):
-    """`members` are best first; those after the first are for retries before any token was sent."""
+    """`candidates` are best first; those after the first are for retries before any token was sent.
+
+    threshold: what the complexity was held against. pools: those that were looked at, the wanted one first.
+    """
 
     pool: str
     model_id: str
     adapter: str | None
-    members: tuple[Member, ...]
+    candidates: tuple[Candidate, ...]
     reason: Reason
     complexity: float
+    threshold: float
+    pools: tuple[PoolLook, ...]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple([candidate.member for candidate in self.candidates])
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    """`adapter`: its name at the pool's members, where one is asked for."""
+class _Route(msgspec.Struct, frozen=True):
+    """The pools that may serve a request, the wanted one first; is_named: by the client."""
 
-    pool: Pool
-    adapter: str | None
-    members: tuple[Member, ...]
+    pools: tuple[Pool, ...]
+    reason: Reason
+    is_named: bool
 
 
-def decide(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> Decision:
-    """Raises UnknownModel, PoolNotAllowed, DoesNotFit, NoReplica or Saturated, in that order of cause."""
-    pools, reason = _candidates(request, tier, fleet)
-    choices = []
-    for pool in pools:
-        adapter = None if request.variants is None else request.variants[pool.name]
-        members = usable_members(pool, adapter=adapter)
-        if members:
-            choices.append(_Choice(pool, adapter, members))
-    if not choices:
+def decide(
+    request: RouteRequest, tier: TierPolicy, fleet: Fleet, states: Mapping[str, PoolState] | None = None
+) -> Decision:
+    """`states`: of pools; one that has none is judged by the picture alone.
+
+    Raises UnknownModel, PoolNotAllowed, DoesNotFit, NoReplica or Saturated, in that order of cause.
+    """
+    route = _route(request, tier, fleet)
+    wanted = route.pools[0]
+    looks: list[PoolLook] = []
+    waiting: tuple[Pool, tuple[Candidate, ...]] | None = None
+    """The first pool where the request could wait."""
+    refusal: PoolState | None = None
+    is_wanted_up = True
+    for pool in route.pools:
+        if looks and not _may_move(route, tier, wanted, pool, is_wanted_up=is_wanted_up):
+            continue
+        candidates = _candidates(request, pool)
+        state = _state_of(pool, states)
+        standing = _standing(candidates, state, tier)
+        looks.append(PoolLook(pool.name, standing))
+        if standing == "open":
+            return _decision(request, tier, route, pool, candidates, looks, is_wanted_up=is_wanted_up)
+        if standing == "unavailable":
+            is_wanted_up = is_wanted_up and pool is not wanted
+        else:
+            waiting = waiting or (pool, candidates)
+            if refusal is None or state.retry_after_s < refusal.retry_after_s:
+                refusal = state
+    if waiting is None or refusal is None:
         # The client's own name for the model: an adapter's name at its members is nobody else's business.
         raise NoReplica(f"no healthy replica serves {request.model!r} right now")
-    is_wanted_up = choices[0].pool is pools[0]
-    chosen = _pick(choices, tier, is_wanted_up=is_wanted_up)
-    if chosen.pool is not pools[0]:
-        reason = "saturated" if is_wanted_up else "unavailable"
-    return Decision(
-        pool=chosen.pool.name,
-        model_id=chosen.pool.model_id,
-        adapter=chosen.adapter,
-        members=order(chosen.members, request_id=request.request_id),
-        reason=reason,
-        complexity=request.complexity,
-    )
+    if tier.best_effort or tier.on_saturation == "reject":
+        retry_after_s = refusal.retry_after_s
+        raise Saturated(
+            f"every replica that may serve this request is busy, retry in {retry_after_s:.0f} s", retry_after_s
+        )
+    return _decision(request, tier, route, *waiting, looks, is_wanted_up=is_wanted_up)
 
 
 def possible_pools(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
     """Every pool that `decide` may end in, the wanted one first: what a reservation has to cover. Raises as it does."""
-    return _candidates(request, tier, fleet)[0]
+    route = _route(request, tier, fleet)
+    wanted = route.pools[0]
+    return tuple(
+        [
+            pool
+            for pool in route.pools
+            if pool is wanted
+            or _may_move(route, tier, wanted, pool, is_wanted_up=True)
+            or _may_move(route, tier, wanted, pool, is_wanted_up=False)
+        ]
+    )
 
 
-def _pick(choices: list[_Choice], tier: TierPolicy, *, is_wanted_up: bool) -> _Choice:
-    """The first choice that has room; when none has, the first one, unless the tier is refused there."""
-    first = choices[0]
-    reachable = choices if tier.on_saturation == "fallback" or not is_wanted_up else choices[:1]
-    for choice in reachable:
-        for member in choice.members:
-            if not is_saturated(member):
-                return choice
-    if tier.best_effort or tier.on_saturation == "reject":
-        raise Saturated(
-            f"every replica that may serve this request is busy, retry in {RETRY_AFTER_S:g} s", RETRY_AFTER_S
-        )
-    return first
+def threshold_of(request: RouteRequest, tier: TierPolicy) -> float:
+    if request.is_uncertain and tier.uncertain_threshold is not None:
+        return tier.uncertain_threshold
+    return tier.complexity_threshold
 
 
-def _candidates(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[tuple[Pool, ...], Reason]:
-    """The pools that may serve the request, the wanted one first, and why that one is wanted."""
+def is_no_dearer(pool: Pool, than: Pool) -> bool:
+    """By the order of pools and by every price; pools that have no order are compared only where both have prices."""
+    if pool.name in _ORDER and than.name in _ORDER:
+        if _ORDER[pool.name] >= _ORDER[than.name]:
+            return False
+    elif pool.prices is None or than.prices is None:
+        return False
+    # A pool that nobody priced costs nothing.
+    ours, theirs = pool.prices or (0, 0, 0), than.prices or (0, 0, 0)
+    return all(our <= their for our, their in zip(ours, theirs, strict=True))
+
+
+def _decision(
+    request: RouteRequest,
+    tier: TierPolicy,
+    route: _Route,
+    pool: Pool,
+    candidates: tuple[Candidate, ...],
+    looks: list[PoolLook],
+    *,
+    is_wanted_up: bool,
+) -> Decision:
+    reason = route.reason
+    if pool is not route.pools[0]:
+        reason = "saturated" if is_wanted_up else "unavailable"
+    return Decision(
+        pool=pool.name,
+        model_id=pool.model_id,
+        adapter=_adapter(request, pool),
+        candidates=candidates,
+        reason=reason,
+        complexity=request.complexity,
+        threshold=threshold_of(request, tier),
+        pools=tuple(looks),
+    )
+
+
+def _candidates(request: RouteRequest, pool: Pool) -> tuple[Candidate, ...]:
+    return order(pool, request_id=request.request_id, adapter=_adapter(request, pool), affinity=request.affinity)
+
+
+def _adapter(request: RouteRequest, pool: Pool) -> str | None:
+    return None if request.variants is None else request.variants[pool.name]
+
+
+def _state_of(pool: Pool, states: Mapping[str, PoolState] | None) -> PoolState:
+    state = None if states is None else states.get(pool.name)
+    if state is None:
+        return PoolState(is_saturated=is_pool_full(pool), retry_after_s=RETRY_AFTER_S)
+    return state
+
+
+def _standing(candidates: tuple[Candidate, ...], state: PoolState, tier: TierPolicy) -> Standing:
+    if not candidates:
+        return "unavailable"
+    if state.is_saturated:
+        return "saturated"
+    return "shedding" if state.is_shedding and tier.best_effort else "open"
+
+
+def _may_move(route: _Route, tier: TierPolicy, wanted: Pool, other: Pool, *, is_wanted_up: bool) -> bool:
+    is_cheaper = is_no_dearer(other, wanted)
+    if route.is_named:
+        return is_cheaper and tier.on_saturation == "fallback"
+    if not is_wanted_up:
+        return True
+    return tier.on_saturation == "fallback" and (is_cheaper or not tier.best_effort)
+
+
+def _route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
     named = fleet.pool_serving(request.model) if request.variants is None else None
     if named is not None:
-        return _requested(named, request, tier, fleet), "requested"
+        return _Route(_requested(named, request, tier, fleet), "requested", True)
     if request.variants is None and request.model != AUTO:
         raise UnknownModel(f"there is no model {request.model!r}")
     names = (SMALL, LARGE) if request.variants is None else request.variants
-    pools = tuple(fleet.pools[name] for name in names if name in fleet.pools)
+    pools = tuple([fleet.pools[name] for name in names if name in fleet.pools])
     if not pools:
         raise UnknownModel(f"no pool serves {request.model!r}")
     pools = _fitting(request, _allowed(pools, request, tier))
-    is_complex = request.complexity >= tier.complexity_threshold
-    by_wish = sorted(pools, key=lambda pool: (pool.name == LARGE) != is_complex)
     if len(pools) == 1 and request.variants is not None:
-        return pools, "requested"
-    return tuple(by_wish), "complex" if by_wish[0].name == LARGE else "simple"
+        return _Route(pools, "requested", False)
+    is_complex = request.needs_large or request.complexity >= threshold_of(request, tier)
+    by_wish = tuple(sorted(pools, key=lambda pool: (pool.name == LARGE) != is_complex))
+    if request.needs_large and by_wish[0].name == LARGE:
+        by_wish = by_wish[:1]
+    return _Route(by_wish, "complex" if by_wish[0].name == LARGE else "simple", False)
 
 
 def _requested(named: Pool, request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
     """A pool asked for by name must itself be allowed and wide enough; only load and health may move the request."""
     _fitting(request, _allowed((named,), request, tier))
-    if named.name not in (SMALL, LARGE) or not request.can_move:
+    if named.name != LARGE or request.needs_large or not request.can_move:
         return (named,)
-    other = fleet.pools.get(SMALL if named.name == LARGE else LARGE)
+    other = fleet.pools.get(SMALL)
     can_stand_in = other is not None and _is_allowed(other, tier) and _fits(other, request)
     return (named, other) if other is not None and can_stand_in else (named,)
 

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.domain.catalog import AdapterTerms, TierTerms
 from gateway.http.errors import InvalidRequest
+from gateway.inference.affinity import affinity_of
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted, AcceptedGeneration
 from gateway.upstream.bundles import BundleStore
@@ -65,6 +66,7 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
         model=request.model,
         variants=variants_in(fleet, adapter.variants) if adapter else None,
         complexity=_complexity(request),
+        affinity=affinity_of(request, accepted.principal.tenant_text),
     )
     pools = _pools(route, policy, fleet)
     if pools[0].kind != "chat":

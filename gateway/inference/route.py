@@ -5,6 +5,8 @@ import asyncio
 import time
 from typing import Protocol
 
+import msgspec
+
 from gateway.http.errors import UpstreamFailed
 from gateway.inference.exchange import Exchange
 from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal, failure_kind
@@ -103,9 +105,10 @@ async def _successor(services: Services, record: UsageRecord, attempt: Attempt, 
     while True:
         pool = services.registry.fleet.pools.get(decision.pool)
         members = usable_members(pool, adapter=decision.adapter) if pool is not None else ()
-        able = [member for member in members if attempt.num_kept(member)]
-        if able:
-            return order(able, request_id=record.request_id)[0]
+        able = tuple([member for member in members if attempt.num_kept(member)])
+        found = order(msgspec.structs.replace(pool, members=able), request_id=record.request_id) if pool else ()
+        if found:
+            return found[0].member
         if time.monotonic() > give_up_at or not any(attempt.num_kept(member) for member in decision.members):
             return None
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -16,7 +16,7 @@ from protocol.requests import GenerationRequest
 from protocol.usage import MAX_DECISION_BYTES, MAX_ERROR_CHARS, PriceLine, StepsMs, UsageEvent, UsageStatus
 from router.fleet import Member
 from router.in_flight import Trip
-from router.policy import Decision
+from router.policy import Decision, threshold_of
 
 _encode = msgspec.json.Encoder().encode
 
@@ -214,7 +214,7 @@ class UsageRecord:
 
     def _describe_decision(self) -> str:
         measured = self.measured
-        score, threshold = measured.route_request.complexity, measured.policy.complexity_threshold
+        score, threshold = measured.route_request.complexity, threshold_of(measured.route_request, measured.policy)
         text = _encode(_Way(self.reason, score, threshold, self.pool, self._tried))
         if len(text) > MAX_DECISION_BYTES:
             text = _encode(_Way(self.reason, score, threshold, self.pool, []))

@@ -2,13 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.balance import Affinity
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, RouteError, Saturated, UnknownModel
-from router.fleet import Fleet, Member, is_saturated
-from router.policy import Decision, RouteRequest, TierPolicy, decide, possible_pools
+from router.fleet import Fleet, Member
+from router.policy import Decision, PoolLook, RouteRequest, TierPolicy, decide, is_no_dearer, possible_pools
+from router.saturation import PoolState, is_pool_full
 from tests.support.fleets import fleet, load, member, pool, two_pools
 
 TIER = TierPolicy(name="pro")
+FREE = TierPolicy(name="free", best_effort=True)
 BUSY = load(waiting=11)
+DOWN = fleet(pool("small", member("s")), pool("large", member("l", is_healthy=False)))
 
 
 def route(model: str = "auto", **fields: object) -> RouteRequest:
@@ -48,6 +52,102 @@ def test_one_replica_with_room_keeps_the_pool() -> None:
 def test_a_pool_that_is_down_or_draining_is_left(down: object) -> None:
     picture = fleet(pool("small", member("s")), pool("large", down))  # type: ignore[arg-type]
     assert outcome(route("large"), TIER, picture) == ("small", "unavailable")
+
+
+def test_what_a_client_names_is_never_replaced_by_a_dearer_pool() -> None:
+    down = fleet(pool("small", member("s", is_healthy=False)), pool("large", member("l")))
+    for model in ("small", "demo-small"):
+        with pytest.raises(NoReplica):
+            decide(route(model), TIER, down)
+        assert outcome(route(model), TIER, two_pools(small=BUSY)) == ("small", "requested")
+        with pytest.raises(Saturated):
+            decide(route(model), FREE, two_pools(small=BUSY))
+        assert [each.name for each in possible_pools(route(model), TIER, two_pools())] == ["small"]
+
+
+def test_a_named_pool_is_replaced_by_a_cheaper_one_only_where_the_tier_says_so() -> None:
+    for picture, reason in ((DOWN, "unavailable"), (two_pools(large=BUSY), "saturated")):
+        assert outcome(route("large"), TIER, picture) == ("small", reason)
+    for on_saturation in ("queue", "reject"):
+        tier = TierPolicy(name="t", on_saturation=on_saturation)  # type: ignore[arg-type]
+        with pytest.raises(NoReplica):
+            decide(route("large"), tier, DOWN)
+        assert [each.name for each in possible_pools(route("large"), tier, DOWN)] == ["large"]
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "can_stand_in"),
+    [
+        ((1, 1, 4), (9, 9, 36), True),
+        ((9, 9, 36), (9, 9, 36), True),
+        ((1, 1, 37), (9, 9, 36), False),
+        ((10, 1, 4), (9, 9, 36), False),
+        (None, (9, 9, 36), True),
+        ((1, 1, 4), None, False),
+        (None, None, True),
+    ],
+)
+def test_the_smaller_pool_stands_in_only_where_no_price_of_it_is_higher(
+    small: tuple[int, int, int] | None, large: tuple[int, int, int] | None, can_stand_in: bool
+) -> None:
+    cheap, dear = pool("small", member("s"), prices=small), pool("large", member("l", BUSY), prices=large)
+    assert is_no_dearer(cheap, dear) is can_stand_in
+    expected = ("small", "saturated") if can_stand_in else ("large", "requested")
+    assert outcome(route("large"), TIER, fleet(cheap, dear)) == expected
+    assert not is_no_dearer(dear, cheap)
+
+
+def test_auto_leaves_a_pool_that_is_down_but_best_effort_is_not_sent_up_by_load() -> None:
+    down = fleet(pool("small", member("s", is_healthy=False)), pool("large", member("l")))
+    assert outcome(route(), FREE, down) == ("large", "unavailable")
+    assert outcome(route(), TIER, two_pools(small=BUSY)) == ("large", "saturated")
+    with pytest.raises(Saturated):
+        decide(route(), FREE, two_pools(small=BUSY))
+
+
+def test_what_needs_the_large_model_is_never_sent_to_the_small_one() -> None:
+    hard = route(needs_large=True, complexity=0.0)
+    assert outcome(hard, TIER, two_pools()) == ("large", "complex")
+    assert outcome(hard, TIER, two_pools(large=BUSY)) == ("large", "complex")
+    with pytest.raises(Saturated):
+        decide(hard, FREE, two_pools(large=BUSY))
+    with pytest.raises(NoReplica):
+        decide(hard, TIER, DOWN)
+    with pytest.raises(NoReplica):
+        decide(route("large", needs_large=True), TIER, DOWN)
+
+
+def test_a_tier_may_prefer_large_when_the_score_is_a_guess() -> None:
+    tier = TierPolicy(name="enterprise", complexity_threshold=0.5, uncertain_threshold=0.2)
+    assert outcome(route(complexity=0.3), tier, two_pools()) == ("small", "simple")
+    decision = decide(route(complexity=0.3, is_uncertain=True), tier, two_pools())
+    assert (decision.pool, decision.reason, decision.threshold) == ("large", "complex", 0.2)
+    assert outcome(route(complexity=0.3, is_uncertain=True), TIER, two_pools()) == ("small", "simple")
+
+
+def test_states_outweigh_the_picture_and_tell_when_to_come_back() -> None:
+    closed = {"large": PoolState(is_saturated=True, retry_after_s=9), "small": PoolState(is_saturated=True)}
+    with pytest.raises(Saturated) as refused:
+        decide(route(complexity=1), FREE, two_pools(), closed)
+    assert refused.value.retry_after_s == 1
+    assert decide(route(complexity=1), TIER, two_pools(large=BUSY), {"large": PoolState()}).pool == "large"
+
+
+def test_a_shedding_pool_is_left_by_best_effort_alone() -> None:
+    states = {"large": PoolState(is_shedding=True, retry_after_s=3)}
+    assert decide(route(complexity=1), TIER, two_pools(), states).pool == "large"
+    moved = decide(route(complexity=1), FREE, two_pools(), states)
+    assert (moved.pool, moved.reason) == ("small", "saturated")
+    assert moved.pools == (PoolLook("large", "shedding"), PoolLook("small", "open"))
+
+
+def test_a_decision_tells_its_candidates_and_their_loads() -> None:
+    picture = fleet(pool("small", member("a", load(waiting=3, running=5)), member("b", load(waiting=1))))
+    decision = decide(route("small"), TIER, picture)
+    assert [(each.member.worker_id, each.num_waiting, each.num_running) for each in decision.candidates] == [
+        ("b", 1, 0),
+        ("a", 3, 5),
+    ]
 
 
 def test_what_cannot_move_stays_with_the_pool_it_named() -> None:
@@ -150,14 +250,33 @@ def test_a_pool_of_another_name_has_no_stand_in() -> None:
     assert outcome(route("legal"), TIER, picture) == ("legal", "requested")
 
 
+counts = st.integers(0, 20) | st.sampled_from([-1, -(2**60), 2**60, 0])
+odd = st.floats(allow_nan=True, allow_infinity=True)
 reports = st.builds(
     load,
-    waiting=st.integers(0, 20),
-    running=st.integers(0, 64),
+    waiting=counts,
+    running=counts,
+    free_blocks=counts,
+    max_num_seqs=counts,
     is_draining=st.booleans(),
-    adapters=st.sampled_from([(), ("p",), ("q",)]),
+    adapters=st.sampled_from([(), ("p",), ("q",), ("p", "p")]),
+    resident=st.none() | st.sampled_from([(), ("p",), ("x",)]),
 )
-members = st.lists(st.builds(member, st.text("ab", min_size=1), reports, is_healthy=st.booleans()), max_size=3)
+members = st.lists(
+    st.builds(
+        member,
+        st.text("ab\ud800", min_size=1, max_size=4),
+        st.none() | reports,
+        is_healthy=st.booleans(),
+        is_on_trial=st.booleans(),
+        age_s=odd,
+        weight=odd,
+        recent_ttft_ms=st.none() | odd,
+        own_unanswered=counts,
+        own_streaming=counts,
+    ),
+    max_size=12,
+)
 fleets = st.builds(lambda s, m: fleet(pool("small", *s), pool("large", *m, window=8192)), members, members)
 tiers = st.builds(
     TierPolicy,
@@ -166,12 +285,16 @@ tiers = st.builds(
     allowed_pools=st.none() | st.frozensets(st.sampled_from(["small", "large"])),
     on_saturation=st.sampled_from(["fallback", "queue", "reject"]),
     best_effort=st.booleans(),
+    uncertain_threshold=st.none() | odd,
 )
 requests = st.builds(
     route,
     st.sampled_from(["auto", "small", "demo-large", "pirate"]),
-    complexity=st.floats(0, 1),
+    complexity=st.floats(0, 1) | odd,
     prompt_tokens=st.integers(0, 9000),
+    is_uncertain=st.booleans(),
+    needs_large=st.booleans(),
+    affinity=st.none() | st.builds(Affinity, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
 ).flatmap(lambda request: st.sampled_from([request, _as_adapter(request)]))
 
 
@@ -193,8 +316,9 @@ def test_whatever_is_decided_is_allowed_fits_and_is_up(request: RouteRequest, ti
     assert all(_holds(each, decision.adapter) for each in decision.members)
     if request.variants is not None:
         assert decision.adapter == request.variants[decision.pool]
-    if tier.best_effort:
-        assert not all(map(is_saturated, decision.members))
+    assert tier.best_effort <= (not is_pool_full(chosen))
+    named = picture.pool_serving(request.model) if request.variants is None else None
+    assert named is None or chosen is named or is_no_dearer(chosen, named)
 
 
 @given(requests, tiers, fleets)

@@ -1,5 +1,7 @@
 """Fleets for router tests."""
 
+from typing import Any
+
 from protocol.load import LoadReport
 from router.fleet import Fleet, Member, Pool
 
@@ -12,6 +14,7 @@ def load(
     max_num_seqs: int = 64,
     is_draining: bool = False,
     adapters: tuple[str, ...] = (),
+    resident: tuple[str, ...] | None = None,
 ) -> LoadReport:
     return LoadReport(
         worker_id="reported",
@@ -31,15 +34,16 @@ def load(
         prompt_tokens_total=0,
         completion_tokens_total=0,
         discarded_tokens_total=0,
+        resident_adapters=resident,
     )
 
 
-def member(name: str, report: LoadReport | None = None, *, is_healthy: bool = True) -> Member:
-    return Member(worker_id=name, url=f"http://{name}", model_name="m", load=report or load(), is_healthy=is_healthy)
+def member(name: str, report: LoadReport | None = None, **fields: Any) -> Member:
+    return Member(worker_id=name, url=f"http://{name}", model_name="m", load=report or load(), **fields)
 
 
-def pool(name: str, *members: Member, window: int = 4096) -> Pool:
-    return Pool(name=name, model_id=f"demo-{name}", context_window=window, members=members)
+def pool(name: str, *members: Member, window: int = 4096, prices: tuple[int, int, int] | None = None) -> Pool:
+    return Pool(name=name, model_id=f"demo-{name}", context_window=window, members=members, prices=prices)
 
 
 def fleet(*pools: Pool) -> Fleet:

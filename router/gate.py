@@ -1,0 +1,158 @@
+"""Whether a pool takes requests that need not go there: full or not, as a state that follows the load without flapping.
+
+| constant   | value | why                                                                                        |
+|------------|-------|--------------------------------------------------------------------------------------------|
+| CALM_S     | 2     | queues must be short for this long before a closed pool opens; four reports                |
+| HOLD_S     | 10    | between two switches while requests are still being kept away                              |
+| MAX_HOLD_S | 80    | doubled up to this whenever a pool that opened under demand had to close within RELAPSE_S  |
+| RELAPSE_S  | 30    |                                                                                            |
+| HEADROOM   | 0.9   | a pool opens under demand only if that is below this share of what it served when full     |
+| LATE_AT    | 0.8   | of the target: from here on a first token counts as late, so that shedding begins before   |
+
+A pool closes as soon as every replica is full. Then its queues are short because requests are kept away, not because
+these have stopped coming: so it opens at once (CALM_S) when nobody was kept away lately, and else only when the demand
+that it would get fits into what it is known to serve.
+"""
+
+import msgspec
+
+from router.fleet import Fleet, Pool
+from router.meters import Latencies, Rate
+from router.saturation import DEFAULT_THRESHOLDS, PoolState, Thresholds, is_pool_calm, is_pool_full, num_waiting
+
+CALM_S, HOLD_S, MAX_HOLD_S, RELAPSE_S = 2.0, 10.0, 80.0, 30.0
+HEADROOM = 0.9
+LATE_AT, LATE_SHARE, _LEAST_LATE = 0.8, 0.05, 2
+_RATE_WINDOW_S = 5
+_LATENCY_WINDOW_S = 10.0
+_MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
+
+
+class _Door:
+    """Open or closed, with what keeps it from swinging. Pure but for its own memory."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.num_switches = 0
+        self._switched_s = float("-inf")
+        self._calm_since_s: float | None = None
+        self._hold_s = HOLD_S
+        self._opened_under_demand = False
+
+    def observe(self, now_s: float, *, must_close: bool, is_calm: bool, has_demand: bool, fits: bool) -> None:
+        if not self.is_closed:
+            if must_close and not (self._opened_under_demand and now_s - self._switched_s < HOLD_S):
+                self._close(now_s)
+            return
+        if not is_calm:
+            self._calm_since_s = None
+            return
+        if self._calm_since_s is None:
+            self._calm_since_s = now_s
+        if now_s - self._calm_since_s < CALM_S:
+            return
+        if not has_demand:
+            self._hold_s = HOLD_S
+            self._open(now_s, under_demand=False)
+        elif fits and now_s - self._switched_s >= self._hold_s:
+            self._open(now_s, under_demand=True)
+
+    def hold_left_s(self, now_s: float) -> float:
+        return max(0.0, self._switched_s + self._hold_s - now_s) if self.is_closed else 0.0
+
+    def _close(self, now_s: float) -> None:
+        has_relapsed = self._opened_under_demand and now_s - self._switched_s < RELAPSE_S
+        self._hold_s = min(2 * self._hold_s, MAX_HOLD_S) if has_relapsed else HOLD_S
+        self._switch(now_s, is_closed=True)
+
+    def _open(self, now_s: float, *, under_demand: bool) -> None:
+        self._opened_under_demand = under_demand
+        self._switch(now_s, is_closed=False)
+
+    def _switch(self, now_s: float, *, is_closed: bool) -> None:
+        self.is_closed = is_closed
+        self.num_switches += 1
+        self._switched_s, self._calm_since_s = now_s, None
+
+
+class PoolGate:
+    """One pool, as one gateway process sees it: the picture that all share, and its own requests."""
+
+    def __init__(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
+        self._thresholds = thresholds
+        self._saturation, self._shedding = _Door(), _Door()
+        self._taken, self._kept_away, self._ended = (Rate(_RATE_WINDOW_S) for _ in range(3))
+        self._capacity: float | None = None
+        self._kept_away_s = float("-inf")
+        self._latencies = Latencies(_LATENCY_WINDOW_S)
+
+    @property
+    def num_switches(self) -> int:
+        return self._saturation.num_switches + self._shedding.num_switches
+
+    def note_taken(self, now_s: float) -> None:
+        self._taken.note(now_s)
+
+    def note_kept_away(self, now_s: float) -> None:
+        """A request that wanted this pool went elsewhere, or was refused, for lack of room here."""
+        self._kept_away.note(now_s)
+        self._kept_away_s = now_s
+
+    def note_end(self, now_s: float) -> None:
+        self._ended.note(now_s)
+
+    def note_first_token(self, now_s: float, *, ttft_ms: float, target_ms: float) -> None:
+        """Of a request whose tier has a target."""
+        self._latencies.note(now_s, is_late=ttft_ms > LATE_AT * target_ms)
+
+    def observe(self, pool: Pool, now_s: float) -> PoolState:
+        is_full = is_pool_full(pool, self._thresholds)
+        ended = self._ended.per_second(now_s)
+        if is_full and ended > 0:
+            self._capacity = ended if self._capacity is None else max(ended, 0.8 * self._capacity + 0.2 * ended)
+        has_demand = now_s - self._kept_away_s < CALM_S
+        demand = self._taken.per_second(now_s) + self._kept_away.per_second(now_s)
+        fits = self._capacity is not None and demand <= HEADROOM * self._capacity
+        is_calm = is_pool_calm(pool, self._thresholds) or not pool.replicas.usable
+        self._saturation.observe(now_s, must_close=is_full, is_calm=is_calm, has_demand=has_demand, fits=fits)
+        # Where nobody waits, a first token is late for its prompt's own length, which shedding does not cure.
+        is_late = self._latencies.are_late(now_s, share=LATE_SHARE, least=_LEAST_LATE)
+        is_contended = num_waiting(pool) > 0
+        self._shedding.observe(
+            now_s, must_close=is_late and is_contended, is_calm=not is_late, has_demand=has_demand, fits=fits
+        )
+        return PoolState(
+            is_saturated=self._saturation.is_closed,
+            is_shedding=self._shedding.is_closed,
+            retry_after_s=self._retry_after_s(pool, now_s, ended),
+        )
+
+    def _retry_after_s(self, pool: Pool, now_s: float, ended: float) -> float:
+        """When the queues are likely to be short, at the rate at which requests end now."""
+        hold_s = max(self._saturation.hold_left_s(now_s), self._shedding.hold_left_s(now_s))
+        waiting = num_waiting(pool)
+        own = sum([replica.member.in_flight.num_requests for replica in pool.replicas.usable])
+        everybody = sum([replica.num_waiting + replica.num_running for replica in pool.replicas.usable])
+        # Other gateways' requests end, too, in proportion to what they have there.
+        rate = ended * everybody / own if own else ended
+        drain_s = waiting / rate if rate > 0 else 0.0
+        return min(max(drain_s, hold_s, _MIN_RETRY_S), _MAX_RETRY_S)
+
+
+class Gates(msgspec.Struct):
+    """The gates of all pools."""
+
+    thresholds: Thresholds = DEFAULT_THRESHOLDS
+    states: dict[str, PoolState] = {}
+    _gates: dict[str, PoolGate] = {}
+
+    def of(self, pool: str) -> PoolGate:
+        gate = self._gates.get(pool)
+        if gate is None:
+            gate = self._gates[pool] = PoolGate(self.thresholds)
+        return gate
+
+    def observe(self, fleet: Fleet, now_s: float) -> None:
+        """Judge every pool anew."""
+        self._gates = {name: gate for name, gate in self._gates.items() if name in fleet.pools}
+        self.states = {name: self.of(name).observe(pool, now_s) for name, pool in fleet.pools.items()}
