@@ -82,6 +82,10 @@ class GatewaySettings(BaseSettings):
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
     clickhouse_url: HttpUrl | None = None
     kafka_bootstrap_servers: str | None = None
+    usage_events_kept_days: int | None = Field(default=None, ge=1)
+    """None: for ever, as for the hours and the days that usage is rolled up into."""
+    usage_hours_kept_days: int | None = Field(default=None, ge=1)
+    usage_days_kept_days: int | None = Field(default=None, ge=1)
     artifacts_url: str | None = None
     key_pepper: SecretStr = Field(min_length=16)
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)

@@ -24,7 +24,7 @@ def make_app() -> typer.Typer:
         app.command(rich_help_panel="Run")(command)
     app.command(rich_help_panel="Run", name="admin-key")(admin_key.admin_key)
     app.command(rich_help_panel="Use")(chat.chat)
-    app.command(rich_help_panel="Use")(usage.usage)
+    app.add_typer(usage.app, rich_help_panel="Use")
     for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app):
         app.add_typer(group, rich_help_panel="Administer a running platform")
     return app

@@ -21,7 +21,8 @@ _TIME = "ISO 8601 (UTC unless it says otherwise) or Unix seconds"
 
 class UsageAnswer(BaseModel):
     """Rows have the usage event's field names. Grouped rows: the group's field (a time bucket is its start, as
-    `timestamp`), `requests`, `errors`, sums of tokens, cost and compute, means of `ttft_ms` and `total_latency_ms`."""
+    `timestamp`), `requests`, `errors`, sums of tokens, cost and compute, means of `ttft_ms` and `total_latency_ms`, and
+    percentiles `_p50`, `_p95`, `_p99` of `ttft_ms`, `tpot_ms` (each token after the first) and `total_latency_ms`."""
 
     data: Sequence[dict[str, Any]]
     next: str | None

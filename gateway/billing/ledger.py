@@ -37,7 +37,9 @@ class UsageLedger:
         return Used(tokens, cost_nanousd)
 
     async def _totals(self, window: Window, whose: Whose) -> dict[str, int]:
-        return await self._queries.totals(window, tenant_id=whose.tenant_id, key_id=whose.key_id, user_id=whose.user_id)
+        return await self._queries.exact_totals(
+            window, tenant_id=whose.tenant_id, key_id=whose.key_id, user_id=whose.user_id
+        )
 
 
 def _whose(tenant_id: UUID, scope: str) -> Whose:

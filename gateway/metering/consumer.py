@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gateway.metering.folders import OwnedFolder, list_folders, take_orphan
 from gateway.metering.journal import Journal
+from gateway.metering.rollups.keeper import keeping_rollups
 from gateway.metering.shipper import NothingTaken, Shipper
 from gateway.metering.store import StoreUnavailable, UsageStore
 
@@ -34,6 +35,12 @@ class ConsumerSettings(Protocol):
     def data_dir(self) -> Path: ...
     @property
     def clickhouse_url(self) -> str | None: ...
+    @property
+    def usage_events_kept_days(self) -> int | None: ...
+    @property
+    def usage_hours_kept_days(self) -> int | None: ...
+    @property
+    def usage_days_kept_days(self) -> int | None: ...
 
 
 def run(settings: ConsumerSettings) -> int:
@@ -46,7 +53,8 @@ def run(settings: ConsumerSettings) -> int:
         signal.signal(name, lambda *_: stop.set())
     store = UsageStore(settings.clickhouse_url)
     try:
-        Consumer(settings.data_dir, store).run(stop)
+        with keeping_rollups(settings, stop):
+            Consumer(settings.data_dir, store).run(stop)
     finally:
         store.close()
     return 0

@@ -1,15 +1,24 @@
-"""The SQL over usage events: pure. Every value is bound on the server; the tenant's filter stands first.
+"""The SQL over usage: pure. Every value is bound on the server; the tenant's filter stands first.
 
-`FINAL` makes a replayed event one row. It need not look across months: a copy has the same timestamp.
+A question is asked of each piece of its time range (rollups/pieces.py), and the answers are added up. `FINAL` makes a
+replayed event one row, and a rollup's versions one. It need not look across months: a copy has the same timestamp.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from gateway.http.errors import InvalidRequest
 from gateway.metering.cursors import decode_cursor
+from gateway.metering.rollups.pieces import Grain, Piece
+from gateway.metering.rollups.recompute import (
+    EVENT_SUMS,
+    ROLLUP_SUMS,
+    event_states,
+    finished_quantiles,
+    merged_states,
+)
 from gateway.metering.store import EVENT_FIELDS, TABLE
 from gateway.metering.windows import Window
 
@@ -27,16 +36,12 @@ GROUP_COLUMNS: Mapping[str, str] = {
 }
 GROUPINGS = ("request", *GROUP_COLUMNS)
 """What `group_by` may be."""
-_SUMS = """count() AS requests, countIf(e.status IN ('error', 'lost')) AS errors,
-sum(e.prompt_tokens) AS prompt_tokens, sum(e.cached_prompt_tokens) AS cached_prompt_tokens,
-sum(e.completion_tokens) AS completion_tokens, sum(e.cost_nanousd) AS cost_nanousd,
-sum(e.worker_compute_ms) AS worker_compute_ms, avgOrNull(e.ttft_ms) AS ttft_ms,
-avgOrNull(e.total_latency_ms) AS total_latency_ms"""
 _BUCKETS = {
-    "minute": "toStartOfMinute(e.timestamp)",
-    "hour": "toStartOfHour(e.timestamp)",
-    "day": "toStartOfDay(e.timestamp)",
+    "minute": "toStartOfMinute({time})",
+    "hour": "toStartOfHour({time})",
+    "day": "toStartOfDay({time})",
 }
+_HOUR_S, _DAY_S = 3600, 86400
 
 
 @dataclass(frozen=True)
@@ -51,38 +56,19 @@ def check_grouping(group_by: str) -> str:
     return group_by
 
 
-def usage(window: Window, tenant_id: str | None, *, group_by: str, limit: int, after: str | None) -> BoundQuery:
-    """Rows of one page and one more, which tells that there is a next page. `tenant_id` None: all tenants."""
-    check_grouping(group_by)
-    if group_by == "request":
-        return _requests(window, tenant_id, limit=limit, after=after)
-    return _groups(window, tenant_id, group_by=group_by, limit=limit, after=after)
+def grain_of(group_by: str) -> Grain:
+    """End users are in no rollup."""
+    if group_by in ("request", "minute", "user"):
+        return "event"
+    return "hour" if group_by == "hour" else "day"
 
 
-def totals(
-    window: Window, tenant_id: str | None, *, key_id: str | None = None, user_id: str | None = None
-) -> BoundQuery:
-    where, parameters = where_window(window, tenant_id)
-    for column, value in (("key_id", key_id), ("user_id", user_id)):
-        if value is not None:
-            where += f" AND e.{column} = {{{column}:String}}"
-            parameters[column] = value
-    return BoundQuery(f"SELECT {_SUMS} FROM {TABLE} AS e FINAL WHERE {where}", parameters)
+def grain_of_buckets(bucket_s: int) -> Grain:
+    return "event" if bucket_s % _HOUR_S else "hour" if bucket_s % _DAY_S else "day"
 
 
-def series(window: Window, tenant_id: str | None, *, column: str, bucket_s: int) -> BoundQuery:
-    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS."""
-    assert column in GROUP_COLUMNS.values()
-    where, parameters = where_window(window, tenant_id)
-    sql = f"""SELECT intDiv(toUnixTimestamp(e.timestamp), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}} AS bucket,
-toString(e.{column}) AS name, count() AS requests, sum(e.prompt_tokens + e.completion_tokens) AS tokens,
-sum(e.cost_nanousd) AS cost_nanousd
-FROM {TABLE} AS e FINAL WHERE {where} GROUP BY bucket, name ORDER BY bucket, name"""
-    return BoundQuery(sql, parameters | {"bucket_s": bucket_s})
-
-
-def _requests(window: Window, tenant_id: str | None, *, limit: int, after: str | None) -> BoundQuery:
-    """Newest first."""
+def requests(window: Window, tenant_id: str | None, *, limit: int, after: str | None) -> BoundQuery:
+    """One page, newest first, and one more row, which tells that there is a next page. `tenant_id` None: all."""
     where, parameters = where_window(window, tenant_id)
     if after is not None:
         timestamp_us, request_id = decode_cursor(after, int, str)
@@ -94,34 +80,102 @@ ORDER BY e.timestamp DESC, e.request_id DESC LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
 
 
-def _groups(window: Window, tenant_id: str | None, *, group_by: str, limit: int, after: str | None) -> BoundQuery:
-    """In the order of the group's own value; the group without one (no user, no adapter) comes first."""
-    where, parameters = where_window(window, tenant_id)
+def groups(
+    pieces: Sequence[Piece], tenant_id: str | None, *, group_by: str, limit: int, after: str | None
+) -> BoundQuery:
+    """Sums and latencies by group, a page and one row more, in the order of the group's own value; the group without
+    one (no user, no adapter) comes first."""
+    check_grouping(group_by)
+    is_time = group_by in _BUCKETS
+    # An empty user is no user: otherwise the two would share a place in the order, and a page could break between them.
+    key = _BUCKETS[group_by] if is_time else f"nullIf(e.{GROUP_COLUMNS[group_by]}, '')"
+    inner, parameters = _union(pieces, tenant_id, {"g": key}, has_latencies=True)
     having = ""
-    if after is not None and group_by in _BUCKETS:
+    if after is not None and is_time:
         [after_s] = decode_cursor(after, int)
-        having, parameters = "HAVING toUnixTimestamp(g) > {after_s:Int64}", parameters | {"after_s": after_s}
+        having, parameters = "AND toUnixTimestamp(g) > {after_s:Int64}", parameters | {"after_s": after_s}
     elif after is not None:
         [name] = decode_cursor(after, str)
-        having, parameters = "HAVING ifNull(g, '') > {after:String}", parameters | {"after": name}
-    # An empty user is no user: otherwise the two would share a place in the order, and a page could break between them.
-    key = _BUCKETS.get(group_by, f"nullIf(e.{GROUP_COLUMNS[group_by]}, '')")
-    order = "g" if group_by in _BUCKETS else "ifNull(g, '')"
-    sql = f"""SELECT {key} AS g, {_SUMS} FROM {TABLE} AS e FINAL WHERE {where} GROUP BY g {having}
-ORDER BY {order} LIMIT {{limit:UInt32}}"""
+        having, parameters = "AND ifNull(g, '') > {after:String}", parameters | {"after": name}
+    order = "g" if is_time else "ifNull(g, '')"
+    sql = f"""SELECT g, {_FINISHED}, {finished_quantiles()} FROM ({inner}) AS e GROUP BY g
+HAVING requests > 0 {having} ORDER BY {order} LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
 
 
+def totals(
+    pieces: Sequence[Piece], tenant_id: str | None, *, key_id: str | None = None, user_id: str | None = None
+) -> BoundQuery:
+    """`user_id` only of events."""
+    filters = {name: value for name, value in (("key_id", key_id), ("user_id", user_id)) if value is not None}
+    inner, parameters = _union(pieces, tenant_id, {}, filters=filters)
+    return BoundQuery(f"SELECT {_FINISHED} FROM ({inner}) AS e", parameters)
+
+
+def series(pieces: Sequence[Piece], tenant_id: str | None, *, column: str, bucket_s: int) -> BoundQuery:
+    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS."""
+    assert column in GROUP_COLUMNS.values()
+    keys = {
+        "bucket": "intDiv(toUnixTimestamp({time}), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}}",
+        "name": f"nullIf(toString(e.{column}), '')",
+    }
+    inner, parameters = _union(pieces, tenant_id, keys)
+    sql = f"""SELECT bucket, name, sum(e.requests) AS requests,
+sum(e.prompt_tokens + e.completion_tokens) AS tokens, sum(e.cost_nanousd) AS cost_nanousd
+FROM ({inner}) AS e GROUP BY bucket, name HAVING requests > 0 ORDER BY bucket, name"""
+    return BoundQuery(sql, parameters | {"bucket_s": bucket_s})
+
+
+_FINISHED = """sum(e.requests) AS requests, sum(e.errors) AS errors,
+sum(e.prompt_tokens) AS prompt_tokens, sum(e.cached_prompt_tokens) AS cached_prompt_tokens,
+sum(e.completion_tokens) AS completion_tokens, sum(e.cost_nanousd) AS cost_nanousd,
+sum(e.worker_compute_ms) AS worker_compute_ms,
+if(sum(e.num_ttft) = 0, NULL, sum(e.ttft_ms_sum) / sum(e.num_ttft)) AS ttft_ms,
+if(sum(e.requests) = 0, NULL, sum(e.total_latency_ms_sum) / sum(e.requests)) AS total_latency_ms"""
+
+
+def _union(
+    pieces: Sequence[Piece],
+    tenant_id: str | None,
+    keys: Mapping[str, str],
+    *,
+    filters: Mapping[str, str] = {},
+    has_latencies: bool = False,
+) -> tuple[str, dict[str, Any]]:
+    """Each piece summed by `keys` (name -> expression over a row `e`, `{time}` standing for when it was)."""
+    parts, parameters = [], dict[str, Any](filters)
+    for number, piece in enumerate(pieces):
+        where, bound = _where(piece, tenant_id, number=number)
+        parameters |= bound
+        where += "".join(f" AND e.{name} = {{{name}:String}}" for name in filters)
+        is_events = piece.table == TABLE
+        selected = [f"{key.format(time=_time_of(piece))} AS {name}" for name, key in keys.items()]
+        selected.append(EVENT_SUMS if is_events else ROLLUP_SUMS)
+        if has_latencies:
+            selected.append(event_states() if is_events else merged_states())
+        grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+        parts.append(f"SELECT {', '.join(selected)} FROM {piece.table} AS e FINAL WHERE {where}{grouped}")
+    return "\nUNION ALL\n".join(parts), parameters
+
+
 def where_window(window: Window, tenant_id: str | None) -> tuple[str, dict[str, Any]]:
-    """The tenant first: it is the first column of the index, and the one that must never be forgotten."""
-    parameters: dict[str, Any] = {"start_us": _micros(window.start), "end_us": _micros(window.end)}
+    """Of events `e`. The tenant first: it is the index's first column, and the one that must never be forgotten."""
+    return _where(Piece(TABLE, window), tenant_id, number=0)
+
+
+def _where(piece: Piece, tenant_id: str | None, *, number: int) -> tuple[str, dict[str, Any]]:
+    start, end, time = f"start_us_{number}", f"end_us_{number}", _time_of(piece)
+    parameters: dict[str, Any] = {start: _micros(piece.window.start), end: _micros(piece.window.end)}
     where = (
-        "e.timestamp >= fromUnixTimestamp64Micro({start_us:Int64})"
-        " AND e.timestamp < fromUnixTimestamp64Micro({end_us:Int64})"
+        f"{time} >= fromUnixTimestamp64Micro({{{start}:Int64}}) AND {time} < fromUnixTimestamp64Micro({{{end}:Int64}})"
     )
     if tenant_id is None:
         return where, parameters
     return f"e.tenant_id = {{tenant_id:String}} AND {where}", parameters | {"tenant_id": tenant_id}
+
+
+def _time_of(piece: Piece) -> str:
+    return "e.timestamp" if piece.table == TABLE else "e.start"
 
 
 def _micros(moment: datetime) -> int:

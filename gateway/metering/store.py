@@ -3,17 +3,18 @@
 import struct
 from collections.abc import Sequence
 from datetime import UTC
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 from clickhouse_connect.driver.insert import InsertContext
 
+from gateway.clock import utc_now
 from gateway.metering.schema import connect_migrated
 from protocol.usage import READABLE_VERSIONS, UsageEvent
 
-TABLE = "usage_events"
+TABLE: Final = "usage_events"
 EVENT_FIELDS = UsageEvent.__struct_fields__
 
 
@@ -46,7 +47,8 @@ class UsageStore:
         if not rows:
             return
         client, context = self._prepared()
-        context.data = rows
+        inserted_at = utc_now()
+        context.data = [(*row, inserted_at) for row in rows]
         try:
             # async_insert would acknowledge rows that are still in memory.
             client.insert(context=context, settings={"async_insert": 0})
@@ -78,7 +80,7 @@ class UsageStore:
     def _connected(self) -> tuple[Client, InsertContext]:
         if self._client is None or self._context is None:
             self._client = connect_migrated(self._url)
-            self._context = self._client.create_insert_context(TABLE, [*EVENT_FIELDS, "version"])
+            self._context = self._client.create_insert_context(TABLE, [*EVENT_FIELDS, "version", "inserted_at"])
         return self._client, self._context
 
 

@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -7,8 +9,12 @@ from tiergate.admin.output import show_rows
 
 GroupBy = Literal["request", "minute", "hour", "day", "tenant", "user", "tier", "model", "adapter", "key", "pool"]
 
+app = typer.Typer(name="usage", help="Show who used how much.", invoke_without_command=True)
 
+
+@app.callback()
 def usage(
+    context: typer.Context,
     group_by: Annotated[GroupBy, typer.Option(help="One row each.")] = "tenant",
     since: Annotated[str | None, typer.Option("--from", help="ISO 8601, inclusive.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="ISO 8601, exclusive.")] = None,
@@ -19,6 +25,20 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show who used how much."""
+    if context.invoked_subcommand is not None:
+        return
     with connect(base_url, admin_key) as client:
         query = {"from": since, "to": until, "tenant_id": tenant_id(client, tenant) if tenant else None}
         show_rows(client.rows("/usage", max_rows=limit, group_by=group_by, **query), as_json=as_json)
+
+
+@app.command()
+def rebuild(
+    since: Annotated[datetime, typer.Option("--from", help="ISO 8601 in UTC: the first hour.")],
+    until: Annotated[datetime, typer.Option("--to", help="ISO 8601 in UTC: up to this hour.")],
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+) -> None:
+    """Make hours and days of usage again from their events, straight in ClickHouse."""
+    from tiergate.commands.rebuild import rebuild_rollups
+
+    raise typer.Exit(rebuild_rollups(config, since.replace(tzinfo=UTC), until.replace(tzinfo=UTC)))

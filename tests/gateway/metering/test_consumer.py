@@ -57,7 +57,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from gateway.metering.consumer import run
-sys.exit(run(SimpleNamespace(data_dir=Path(sys.argv[1]), clickhouse_url=sys.argv[2])))
+kept = {f"usage_{what}_kept_days": None for what in ("events", "hours", "days")}
+sys.exit(run(SimpleNamespace(data_dir=Path(sys.argv[1]), clickhouse_url=sys.argv[2], **kept)))
 """
     with subprocess.Popen([sys.executable, "-c", program, str(data_dir), url]) as process:
         try:

@@ -1,0 +1,168 @@
+"""Keeps the rollups up to date: finds the hours that got events, late ones included, and recomputes them whole.
+
+It looks for rows by the time of their insertion, so that it needs no memory of its own: what a consumer inserted
+before it died is found by the next. Every consumer may sweep; one that finds a fresh sweep leaves it at that.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from gateway.clock import utc_now
+from gateway.metering.rollups import recompute
+from gateway.metering.rollups.retention import Retention, RetentionSettings, apply_retention
+from gateway.metering.schema import connect_migrated
+
+_log = logging.getLogger(__name__)
+
+SWEEP_S = 10.0
+IDLE_SWEEP_S = 60.0
+"""Without new events a sweep is noted so often, which tells readers that the rollups are up to date."""
+OVERLAP = timedelta(seconds=120)
+"""Rows carry the consumer's clock, and are seen only once their insertion ended: so far back we look again."""
+REST_FACTOR = 5
+"""After a sweep that took long, so many times as long nothing is swept: events go first."""
+MAX_ROWS = 2_000_000
+"""To one recomputation, for the sake of memory, unless an hour has more."""
+_SWEEP = "hours"
+
+
+class KeeperSettings(RetentionSettings, Protocol):
+    @property
+    def clickhouse_url(self) -> str | None: ...
+
+
+@contextmanager
+def keeping_rollups(settings: KeeperSettings, stop: threading.Event) -> Iterator[None]:
+    """Sweep in a thread of its own; leaving sets `stop`."""
+    assert settings.clickhouse_url is not None
+    keeper = RollupKeeper(settings.clickhouse_url, Retention.of(settings))
+    thread = threading.Thread(target=keeper.run, args=(stop,), name="rollups")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        keeper.close()
+
+
+class FreshHour(NamedTuple):
+    start: datetime
+    num_rows: int
+
+
+class RollupKeeper:
+    """One thread at a time. Methods raise ClickHouseError or OSError."""
+
+    def __init__(self, url: str, retention: Retention | None = None) -> None:
+        self._url = url
+        self._retention = retention or Retention()
+        self._client: Client | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until `stop` is set; while ClickHouse is away, try again."""
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            began_s = time.monotonic()
+            try:
+                self.sweep_if_due(now=utc_now())
+            except (ClickHouseError, OSError) as error:
+                _log.debug("rollups wait for ClickHouse: %s", error)
+                self.close()
+            except Exception:
+                # Rollups are made again from events at any time: they must not keep events from being shipped.
+                _log.exception("rollups could not be brought up to date, still trying")
+                self.close()
+            pause_s = max(SWEEP_S, REST_FACTOR * (time.monotonic() - began_s))
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def sweep_if_due(self, *, now: datetime) -> None:
+        swept_at = self._last()[1]
+        if swept_at is None or now - swept_at >= timedelta(seconds=SWEEP_S / 2):
+            self.sweep(now=now)
+
+    def sweep(self, *, now: datetime) -> int:
+        """Recompute every hour that got events since the last sweep; how many those were. The first takes all."""
+        seen_until, swept_at = self._last()
+        since_ms = 0 if seen_until is None else _millis(seen_until - OVERLAP)
+        rows = self._connected().query(recompute.fresh_hours(), parameters={"since_ms": since_ms}).result_rows
+        self._recompute([FreshHour(_utc(hour), num_rows) for hour, num_rows, _ in rows], now=now)
+        newest_ms = max([newest for *_, newest in rows], default=0)
+        is_news = seen_until is None or newest_ms > _millis(seen_until)
+        if is_news or swept_at is None or now - swept_at >= timedelta(seconds=IDLE_SWEEP_S):
+            seen = datetime.fromtimestamp(newest_ms / 1000, UTC) if is_news else seen_until
+            columns = ["name", "seen_until", "swept_at"]
+            self._connected().insert("usage_rollup_sweeps", [[_SWEEP, seen, now]], column_names=columns)
+        return len(rows)
+
+    def rebuild(self, start: datetime, end: datetime, *, now: datetime) -> Iterator[tuple[int, int]]:
+        """Recompute every hour from `start` until `end`; after each part, how many hours are done of how many."""
+        parameters = {"start": start, "end": end}
+        rows = self._connected().query(recompute.hours_between(), parameters=parameters).result_rows
+        hours = [FreshHour(_utc(hour), num_rows) for hour, num_rows in rows]
+        num_done = 0
+        for part in _parts(hours):
+            self._recompute(part, now=now)
+            num_done += len(part)
+            yield num_done, len(hours)
+
+    def _recompute(self, hours: Sequence[FreshHour], *, now: datetime) -> None:
+        """Not what has outlived its events or hours: it would be made zero."""
+        client, oldest = self._connected(), self._retention.oldest_event(now)
+        kept = [hour for hour in hours if oldest is None or hour.start >= oldest]
+        for part in _parts(kept):
+            client.command(recompute.recompute_hours(), parameters={"hours": [hour.start for hour in part]})
+        oldest_hour = self._retention.oldest_hour(now)
+        days = sorted({hour.start.replace(hour=0) for hour in kept})
+        days = [day for day in days if oldest_hour is None or day >= oldest_hour]
+        if days:
+            client.command(recompute.recompute_days(), parameters={"days": days})
+
+    def _last(self) -> tuple[datetime | None, datetime | None]:
+        """`seen_until` and `swept_at` of the last sweep."""
+        query = "SELECT seen_until, swept_at FROM usage_rollup_sweeps FINAL WHERE name = {name:String}"
+        rows = self._connected().query(query, parameters={"name": _SWEEP}).result_rows
+        return (rows[0][0], rows[0][1]) if rows else (None, None)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            client = connect_migrated(self._url)
+            try:
+                apply_retention(client, self._retention)
+            except BaseException:
+                client.close()
+                raise
+            self._client = client
+        return self._client
+
+
+def _parts(hours: Sequence[FreshHour]) -> Iterator[list[FreshHour]]:
+    part: list[FreshHour] = []
+    for hour in hours:
+        if part and sum(each.num_rows for each in part) + hour.num_rows > MAX_ROWS:
+            yield part
+            part = []
+        part.append(hour)
+    if part:
+        yield part
+
+
+def _millis(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _utc(moment: datetime) -> datetime:
+    """The driver gives DateTime columns of UTC without or with their zone."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

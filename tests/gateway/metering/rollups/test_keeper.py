@@ -1,0 +1,222 @@
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gateway.metering.queries import UsagePage, UsageQueries
+from gateway.metering.rollups.keeper import RollupKeeper
+from gateway.metering.rollups.retention import Retention
+from gateway.metering.schema import connect_migrated
+from gateway.metering.store import UsageStore
+from gateway.metering.windows import Window
+from protocol.usage import UsageEvent
+from tests.support.events import make_event
+
+NOW = datetime(2026, 3, 4, 12, 20, tzinfo=UTC)
+WINDOWS = (
+    Window(NOW - timedelta(days=9), NOW + timedelta(seconds=1)),
+    Window(datetime(2026, 2, 26, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)),
+    Window(NOW - timedelta(days=2, minutes=7), NOW - timedelta(hours=3, seconds=1)),
+    Window(NOW - timedelta(minutes=90), NOW),
+)
+
+
+@pytest.fixture
+def keeper(clickhouse_url: str) -> Iterator[RollupKeeper]:
+    with closing(RollupKeeper(clickhouse_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def queries(clickhouse_url: str, store: UsageStore) -> AsyncIterator[UsageQueries]:
+    """Reads rollups, where there are any."""
+    store.prepare()
+    # Each question an hour after the one before, so that the last sweep is looked up again.
+    opened = UsageQueries(clickhouse_url, clock=_Clock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def events_only(clickhouse_url: str, store: UsageStore) -> AsyncIterator[UsageQueries]:
+    """In whose eyes nothing was rolled up yet."""
+    store.prepare()
+    opened = UsageQueries(clickhouse_url, clock=lambda: datetime(2000, 1, 1, tzinfo=UTC))
+    yield opened
+    await opened.close()
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._now = NOW
+
+    def __call__(self) -> datetime:
+        self._now += timedelta(hours=1)
+        return self._now
+
+
+def random_events(rng: random.Random, count: int) -> list[UsageEvent]:
+    return [
+        make_event(
+            f"r{rng.randrange(10**9)}",
+            tenant_id=rng.choice(("a", "b", "c")),
+            key_id=rng.choice(("k1", "k2")),
+            user_id=rng.choice((None, "u1", "u2")),
+            model_version=rng.choice(("m@1", "m@2", "n@1")),
+            pool=rng.choice(("small", "large")),
+            tier=rng.choice(("free", "pro")),
+            adapter_id=rng.choice((None, "pirate")),
+            prompt_tokens=rng.randrange(1000),
+            cached_prompt_tokens=rng.randrange(10),
+            completion_tokens=rng.randrange(1000),
+            ttft_ms=rng.choice((None, rng.lognormvariate(4, 1))),
+            total_latency_ms=rng.lognormvariate(6, 1),
+            status=rng.choice(("ok", "error", "lost", "cancelled")),
+            cost_nanousd=rng.randrange(10**9),
+            timestamp=NOW - timedelta(seconds=rng.randrange(9 * 86400)),
+        )
+        for _ in range(count)
+    ]
+
+
+async def everything(queries: UsageQueries) -> list[Any]:
+    """What all questions answer: the longest window's for one tenant, the others' for all."""
+    return await asyncio.gather(
+        *(
+            question
+            for window in WINDOWS
+            for tenant_id in ["a" if window is WINDOWS[0] else None]
+            for question in (
+                queries.totals(window, tenant_id=tenant_id),
+                *(
+                    queries.series(window, tenant_id=tenant_id, column=column, bucket_s=bucket_s)
+                    for column, bucket_s in (("model_version", 86400), ("adapter_id", 3 * 3600), ("tenant_id", 1800))
+                ),
+                *(
+                    queries.usage(window, tenant_id=tenant_id, group_by=group_by, limit=1000)
+                    for group_by in ("hour", "tenant", "user", "adapter")
+                ),
+            )
+        )
+    )
+
+
+async def test_rollups_answer_as_the_events_do_also_after_late_events_replays_and_corrections(
+    keeper: RollupKeeper, store: UsageStore, queries: UsageQueries, events_only: UsageQueries
+) -> None:
+    rng = random.Random(7)
+    first = random_events(rng, 400)
+    store.insert(first)
+    assert keeper.sweep(now=NOW) > 100
+    assert plain(await everything(queries)) == approx(await everything(events_only))
+    # Late ones, some again, and the gateway's own verdict on what was taken for lost, of another group.
+    late = random_events(rng, 60)
+    verdicts = [
+        make_event(each.request_id, tenant_id=each.tenant_id, timestamp=each.timestamp, model_version="m@3", tier="x")
+        for each in first
+        if each.status == "lost"
+    ]
+    store.insert(late + first[:50] + verdicts)
+    keeper.sweep(now=NOW)
+    assert plain(await everything(queries)) == approx(await everything(events_only))
+    before = await everything(queries)
+    store.insert(first + late)
+    keeper.sweep(now=NOW)
+    keeper.sweep(now=NOW)
+    assert plain(await everything(queries)) == approx(before)
+
+
+async def test_long_windows_are_read_from_rollups_which_outlive_their_events(
+    keeper: RollupKeeper, store: UsageStore, queries: UsageQueries, clickhouse_url: str
+) -> None:
+    old = [event for event in random_events(random.Random(3), 200) if event.timestamp < NOW - timedelta(hours=3)]
+    store.insert(old)
+    keeper.sweep(now=NOW)
+    before = await queries.usage(WINDOWS[0], tenant_id=None, group_by="tenant")
+    with connect_migrated(clickhouse_url) as client:
+        client.command("TRUNCATE TABLE usage_events")
+    after = await queries.usage(WINDOWS[0], tenant_id=None, group_by="tenant")
+    # But for the edge of the window that is no whole hour.
+    assert sum(row["requests"] for row in after.rows) > 0.98 * len(old)
+    assert [row["tenant_id"] for row in after.rows] == [row["tenant_id"] for row in before.rows]
+
+
+async def test_until_the_first_sweep_the_events_answer(
+    store: UsageStore, queries: UsageQueries, keeper: RollupKeeper
+) -> None:
+    store.insert([make_event("r1", timestamp=NOW - timedelta(days=2))])
+    assert (await queries.totals(WINDOWS[0], tenant_id=None))["requests"] == 1
+    keeper.sweep(now=NOW)
+    assert (await queries.totals(WINDOWS[0], tenant_id=None))["requests"] == 1
+
+
+async def test_a_rebuild_mends_what_was_changed_by_hand(
+    keeper: RollupKeeper, store: UsageStore, queries: UsageQueries, clickhouse_url: str
+) -> None:
+    store.insert([make_event(f"r{i}", timestamp=NOW - timedelta(hours=10 * i + 2)) for i in range(20)])
+    keeper.sweep(now=NOW)
+    with connect_migrated(clickhouse_url) as client:
+        client.command("ALTER TABLE usage_events DELETE WHERE request_id IN ('r3', 'r7') SETTINGS mutations_sync = 2")
+    assert (await queries.totals(WINDOWS[0], tenant_id=None))["requests"] == 20
+    steps = list(keeper.rebuild(NOW - timedelta(days=10), NOW, now=NOW))
+    assert steps[-1] == (20, 20)
+    assert (await queries.totals(WINDOWS[0], tenant_id=None))["requests"] == 18
+
+
+async def test_a_sweep_by_another_consumer_is_enough(
+    keeper: RollupKeeper, store: UsageStore, clickhouse_url: str
+) -> None:
+    store.insert([make_event("r1", timestamp=NOW)])
+    keeper.sweep(now=NOW)
+    with connect_migrated(clickhouse_url) as client, closing(RollupKeeper(clickhouse_url)) as other:
+        versions = "SELECT max(version) FROM usage_hours"
+        [(before,)] = client.query(versions).result_rows
+        other.sweep_if_due(now=NOW + timedelta(seconds=1))
+        assert client.query(versions).result_rows == [(before,)]
+        other.sweep_if_due(now=NOW + timedelta(seconds=30))
+        assert client.query(versions).result_rows[0][0] > before
+
+
+def test_what_outlived_its_events_is_not_made_zero(store: UsageStore, clickhouse_url: str) -> None:
+    with closing(RollupKeeper(clickhouse_url)) as keeper, connect_migrated(clickhouse_url) as client:
+        store.insert([make_event("r1", timestamp=NOW - timedelta(days=40))])
+        keeper.sweep(now=NOW)
+        client.command("TRUNCATE TABLE usage_events")
+        with closing(RollupKeeper(clickhouse_url, Retention(events_days=30, hours_days=400))) as keeping:
+            list(keeping.rebuild(NOW - timedelta(days=60), NOW, now=NOW))
+        assert client.query("SELECT sum(requests) FROM usage_hours FINAL").result_rows == [(1,)]
+        assert client.query("SELECT sum(requests) FROM usage_days FINAL").result_rows == [(1,)]
+
+
+def test_retention_is_applied_changed_and_taken_back(store: UsageStore, clickhouse_url: str) -> None:
+    store.prepare()
+
+    def ttl() -> str:
+        query = (
+            "SELECT create_table_query FROM system.tables WHERE database = currentDatabase() AND name = 'usage_events'"
+        )
+        with connect_migrated(clickhouse_url) as client:
+            [(text,)] = client.query(query).result_rows
+        return str(text).partition("toIntervalDay(")[2].partition(")")[0]
+
+    for days, shown in ((30, "30"), (30, "30"), (400, "400"), (None, "")):
+        with closing(RollupKeeper(clickhouse_url, Retention(events_days=days))) as keeper:
+            keeper.sweep(now=NOW)
+        assert ttl() == shown
+
+
+def approx(answers: Any) -> Any:
+    """Rows as they are, but that floats are added up in another order."""
+    if isinstance(answers, UsagePage):
+        return approx(list(answers.rows))
+    if isinstance(answers, list):
+        return [approx(each) for each in answers]
+    return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in answers.items()}
+
+
+def plain(answers: list[Any]) -> list[Any]:
+    return [list(each.rows) if isinstance(each, UsagePage) else each for each in answers]
