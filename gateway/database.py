@@ -60,8 +60,8 @@ def check_exists(database_url: str) -> None:
 def make_engine(database_url: str) -> AsyncEngine:
     url = async_url(database_url)
     if not url.startswith("sqlite"):
-        return create_async_engine(url, pool_pre_ping=True, pool_timeout=5)
-    engine = create_async_engine(url)
+        return create_async_engine(url, pool_pre_ping=True, pool_timeout=5, hide_parameters=True)
+    engine = create_async_engine(url, hide_parameters=True)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     return engine
 

@@ -49,7 +49,7 @@ def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int
     except ConfigError as error:
         return _refuse_to_start(error)
     try:
-        uvicorn_loop = uvicorn.Config("", loop="auto").get_loop_factory()
+        uvicorn_loop = uvicorn.Config("", loop="auto", log_config=None).get_loop_factory()
         with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
             runner.run(serve(settings, listener, inherited=inherited, on_started=_forget_garbage))
     except ConfigError as error:

@@ -13,6 +13,7 @@ from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.principal import Principal
 from gateway.limits.limiter import Limiter
+from gateway.log_context import note_tenant
 from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
@@ -69,7 +70,9 @@ def sessions(found: "ServicesDep") -> Sessions:
 
 
 async def authenticated(request: Request, found: "ServicesDep") -> Principal:
-    return await found.keyring.authenticate(request.headers.get("authorization"))
+    principal = await found.keyring.authenticate(request.headers.get("authorization"))
+    note_tenant(principal.tenant_text)
+    return principal
 
 
 async def tenant_admin(principal: "PrincipalDep") -> Principal:

@@ -106,8 +106,7 @@ async def _render_http(request: Request, error: Exception) -> Response:
 
 
 async def _render_bug(request: Request, error: Exception) -> Response:
-    request_id = request.scope.get("state", {}).get("request_id")
-    _log.error("request %s: %s %s failed", request_id, request.method, request.url.path, exc_info=error)
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     response = error_response(error)
     # The server closes it now; a client that is not told loses its next request there.
     response.headers["connection"] = "close"

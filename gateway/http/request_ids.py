@@ -1,13 +1,16 @@
 """Every answer carries `x-request-id` and is counted; completions make their own, which is their usage event's too."""
 
+import logging
 from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.clock import utc_now
+from gateway.log_context import note_request
 from protocol.ids import new_id
 
+_access = logging.getLogger("gateway.access")
 HEADER = "x-request-id"
 _AREAS = frozenset({"v1", "admin", "dashboard", "health", "ready", "metrics"})
 
@@ -22,11 +25,12 @@ class RequestIds:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         request_id = str(new_id(utc_now()))
-        scope.setdefault("state", {})["request_id"] = request_id
+        note_request(request_id)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).setdefault(HEADER, request_id)
+                _access.debug("%s %s %d", scope["method"], scope["path"], message["status"])
                 self._count((str(message["status"]), _area(scope["path"])))
             await send(message)
 

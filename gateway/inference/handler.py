@@ -22,6 +22,7 @@ from gateway.inference.route import Attempt, send_somewhere
 from gateway.inference.stream import Relay
 from gateway.inference.usage_record import UsageRecord
 from gateway.inference.validate import Accepted, client_request_id, validate
+from gateway.log_context import note_request, note_tenant
 from gateway.services import Services
 from gateway.upstream.bundles import BundleStore
 from protocol.errors import ProtocolError
@@ -29,6 +30,7 @@ from protocol.ids import new_request_id
 from router.fleet import Fleet
 
 _log = logging.getLogger(__name__)
+_access = logging.getLogger("gateway.access")
 T = TypeVar("T")
 
 
@@ -76,6 +78,8 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
         metrics.num_in_flight -= 1
         # 499, as nginx calls it: the client left before there was an answer.
         metrics.count_request(exchange.status or 499, exchange.served_by)
+        if _access.isEnabledFor(logging.DEBUG):
+            _access.debug("%s %d %s", exchange.path, exchange.status or 499, " ".join(filter(None, exchange.served_by)))
 
 
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
@@ -83,6 +87,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     received_at, received_monotonic_s = utc_now(), time.monotonic()
     request_id = new_request_id(received_at)
     exchange.extra_headers["x-request-id"] = request_id
+    note_request(request_id)
     exchange.check_headers()
     principal = await _authenticate(services, exchange.headers.get(b"authorization"))
     authenticate_ms = (time.monotonic() - received_monotonic_s) * 1000
@@ -141,6 +146,7 @@ async def _authenticate(services: Services, authorization: bytes | None) -> Prin
     if principal is None:
         services.overload.check_unknown()
         principal = await services.keyring.authenticate(authorization)
+    note_tenant(principal.tenant_text)
     principal.require("inference")
     return principal
 
@@ -148,7 +154,7 @@ async def _authenticate(services: Services, authorization: bytes | None) -> Prin
 async def _tell(exchange: Exchange, error: Exception) -> None:
     """What failed becomes the answer, or, once the answer has begun, its last event."""
     if not isinstance(error, GatewayError | ProtocolError):
-        _log.error("request %s failed", exchange.extra_headers.get("x-request-id"), exc_info=error)
+        _log.error("a request failed", exc_info=error)
     if exchange.is_started:
         await exchange.finish(error_event(error))
     else:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tiergate.commands.options import LogLevel
+from tiergate.commands.options import LogFormat, LogLevel
 
 
 def clickhouse(
@@ -13,6 +13,7 @@ def clickhouse(
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1.")] = 8123,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
 ) -> None:
     """Serve ClickHouse's engine on loopback, over its HTTP interface.
 
@@ -27,5 +28,5 @@ def clickhouse(
         raise Failure("TIERGATE_CLICKHOUSE_PASSWORD: set the password that clients have to send")
     from tiergate.embedded.clickhouse import run
 
-    start_logging(log_level)
+    start_logging(log_level, log_format)
     raise typer.Exit(run(data_dir, port, password=password))

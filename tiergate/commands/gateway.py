@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiergate.commands.options import LogLevel, Port
+from tiergate.commands.options import LogFormat, LogLevel, Port
 from tiergate.failure import Failure
 
 if TYPE_CHECKING:
@@ -22,23 +22,24 @@ def gateway(
         int | None, typer.Option(min=1, max=256, help="Processes that serve, each with a core; default: 1.")
     ] = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
     inherited: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Serve the OpenAI-compatible API, the admin API and the dashboard.
 
     With several processes SIGHUP replaces them one by one, and no connection is refused meanwhile.
     """
+    from gateway.log_context import current
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 
-    start_logging(log_level)
+    start_logging(log_level, log_format, context=current)
+    logs = {"log-level": log_level, "log-format": log_format}
     options = {"host": host, "port": port, "processes": processes}
     given = {name: value for name, value in options.items() if value is not None}
     settings = gateway_settings(config, **given)
     if inherited is None and settings.processes > 1:
-        raise typer.Exit(
-            _run_parent(settings, given | {"log-level": log_level} | ({"config": config} if config else {}))
-        )
+        raise typer.Exit(_run_parent(settings, given | logs | ({"config": config} if config else {})))
     # After the settings: a bad one is told before everything is loaded.
     from gateway.main import run
     from gateway.processes.inheritance import Inherited

@@ -1,12 +1,78 @@
-"""Log lines of a process: short, on stderr; `up` puts the process's name before them."""
+"""Log lines of a process, on stderr: short ones for people (`up` puts the process's name before them), or JSON objects.
 
+What fails within a request may quote what its client wrote. There an exception tells its type and its place only.
+"""
+
+import json
 import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+
+Context = Callable[[], Mapping[str, str]]
+"""The ids of the request that is under way, if any."""
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+_ROOMS = ("gateway", "worker", "router", "text", "protocol", "kernels", "tiergate", "migrations")
+# Every request to a store or a worker would be a line.
+_CHATTY = ("httpx", "httpcore", "aiohttp.access", "alembic.runtime.plugins")
 
 
-def start_logging(level: str = "info") -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
-    # Every request to a store or a worker would be a line.
-    for chatty in ("httpx", "httpcore", "aiohttp.access", "alembic.runtime.plugins"):
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
+def start_logging(level: str = "info", log_format: str = "text", *, context: Context = dict) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Json(context) if log_format == "json" else _Text(context))
+    wanted = logging.getLevelNamesMapping()[level.upper()]
+    # Of libraries, debugging lines hold whatever passes through them.
+    logging.basicConfig(level=max(wanted, logging.INFO), handlers=[handler])
+    for room in _ROOMS:
+        logging.getLogger(room).setLevel(wanted)
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(max(wanted, logging.WARNING))
+
+
+class _Discreet(logging.Formatter):
+    def __init__(self, context: Context) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+        self._context = context
+
+    def formatException(self, ei: _ExcInfo) -> str:
+        error = ei[1]
+        if error is None or not self._context():
+            return super().formatException(ei)
+        return "\n".join(_places(error))
+
+
+class _Text(_Discreet):
+    def format(self, record: logging.LogRecord) -> str:
+        # What another handler's formatter kept there was made by its own rules.
+        record.exc_text = None
+        line = super().format(record)
+        request_id = self._context().get("request_id")
+        return line if request_id is None else f"{line} [{request_id}]"
+
+
+class _Json(_Discreet):
+    def format(self, record: logging.LogRecord) -> str:
+        shown: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+            **self._context(),
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return json.dumps(shown, ensure_ascii=False)
+
+
+def _places(error: BaseException) -> Iterator[str]:
+    """The newest failure first, and what it came from."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield f"{type(each).__module__}.{type(each).__qualname__}"
+        yield "".join(traceback.format_tb(each.__traceback__)).rstrip()
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)

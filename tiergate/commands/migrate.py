@@ -2,12 +2,15 @@ from typing import Annotated
 
 import typer
 
+from tiergate.commands.options import LogFormat
+
 
 def migrate(
     database_url: Annotated[
         str | None,
         typer.Option(help="SQLAlchemy URL; default: TIERGATE_DATABASE_URL, else SQLite in the data directory."),
     ] = None,
+    log_format: LogFormat = "text",
 ) -> None:
     """Bring the relational database to the newest revision."""
     from gateway.private_folder import make_private
@@ -15,7 +18,7 @@ def migrate(
     from tiergate.commands.settings import gateway_settings
     from tiergate.failure import Failure
 
-    start_logging()
+    start_logging(log_format=log_format)
     settings = gateway_settings(None, **({"database_url": database_url} if database_url else {}))
     try:
         make_private(settings.data_dir)

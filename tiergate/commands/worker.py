@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from tiergate.commands.options import LogLevel, Port
+from tiergate.commands.options import LogFormat, LogLevel, Port
 
 
 def worker(
@@ -48,6 +48,7 @@ def worker(
     url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
 ) -> None:
     """Serve one checkpoint over the OpenAI dialect.
 
@@ -55,10 +56,11 @@ def worker(
     """
     from tiergate.commands.logs import start_logging
     from tiergate.failure import Failure
+    from worker.log_context import current
     from worker.main import run
     from worker.settings import SettingsError, load_settings
 
-    start_logging(log_level)
+    start_logging(log_level, log_format, context=current)
     try:
         settings = load_settings(
             model=model,

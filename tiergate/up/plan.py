@@ -111,6 +111,8 @@ def _settings(data_dir: Path, *, ports: Ports, kept: Secrets) -> dict[str, str]:
         "TIERGATE_BOOTSTRAP_ADMIN_KEY": kept.admin_key,
         "TIERGATE_WORKER_KEY": kept.worker_key,
         "TIERGATE_WORKER_REGISTER": redis,
+        # What `up` prints is for people.
+        "TIERGATE_LOG_FORMAT": "text",
         "PYTHONUNBUFFERED": "1",
     }
 

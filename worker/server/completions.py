@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
+from worker.log_context import note_caller
 from worker.server.answer import Answer
 from worker.server.caller import Caller, read_caller
 from worker.server.choice import Piece
@@ -48,6 +49,7 @@ class CompletionsEndpoint:
         replica.check_accepting()
         body = await read_body(request, max_bytes=replica.max_body_bytes)
         caller = read_caller(request.headers, has_key=replica.api_key is not None)
+        note_caller(request_id=caller.request_id, tenant_id=caller.tenant)
         await until_disconnect(receive, self._answer(body, caller, send))
 
     async def _answer(self, body: bytes, caller: Caller, send: Send) -> None:

@@ -16,6 +16,7 @@ from protocol.embeddings import Embedding, EmbeddingsRequest, EmbeddingsResponse
 from protocol.errors import ProtocolError
 from text.bundle import TextTooLong
 from worker.engine.request import EngineRequest, TokenOutput
+from worker.log_context import note_caller
 from worker.server.caller import Caller, read_caller
 from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.replica import Replica
@@ -40,6 +41,7 @@ async def embeddings(request: Request) -> Response:
             replica.check_accepting()
             body = await read_body(request, max_bytes=replica.max_body_bytes)
             caller = read_caller(request.headers, has_key=replica.api_key is not None)
+            note_caller(request_id=caller.request_id, tenant_id=caller.tenant)
             await until_disconnect(request.receive, answer(body, caller))
     except ProtocolError as error:
         replica.metrics.count_failed(error.code or "invalid_request")
