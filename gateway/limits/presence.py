@@ -53,6 +53,7 @@ class Presence:
     async def beat(self) -> Beat:
         answer = await self._redis.execute("EVALSHA", BEAT, 1, BEATS_KEY, self.incarnation, self._lease_us)
         num_alive, was_alive, *dead = cast(list[int | bytes], answer)
+        self._redis.share_with(cast(int, num_alive))
         now = self._clock()
         if now - self._beaten_at >= self.lease_s:
             self._steady_since = now

@@ -8,7 +8,7 @@ from typing import Any
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.exceptions import RedisError
 
-from gateway.redis_client.line import Call, Line, Lost, Watch
+from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Call, Line, Lost, Watch
 from gateway.redis_client.resp import Reply, encode
 
 _log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ class Pipeline:
         self._deadline_s = deadline_s
         self._scripts = scripts
         self._watch = watch
+        self._max_in_flight = MAX_IN_FLIGHT
         self._lines: list[Line | None] = [None] * NUM_LINES
         self._lost = [asyncio.Event() for _ in range(NUM_LINES)]
         self._reason = ""
@@ -57,6 +58,13 @@ class Pipeline:
     async def execute(self, *parts: str | bytes | int) -> Reply:
         """One command. Raises what AWAY names."""
         return await self.send(encode(*parts)).future
+
+    def share_with(self, num_gateways: int) -> None:
+        """So many ask this Redis, us included: together they keep it as busy as one alone may."""
+        self._max_in_flight = max(MIN_IN_FLIGHT, MAX_IN_FLIGHT // max(1, num_gateways))
+        for line in self._lines:
+            if line is not None:
+                line.max_in_flight = self._max_in_flight
 
     def probe(self) -> None:
         for line in self._lines:
@@ -96,6 +104,7 @@ class Pipeline:
     async def _open(self) -> Line:
         """A line that has said who it is and has our scripts."""
         line = Line(self._watch, deadline_s=self._deadline_s, scripts=self._scripts)
+        line.max_in_flight = self._max_in_flight
         loop, options = asyncio.get_running_loop(), self._options
         if "path" in options:
             await loop.create_unix_connection(lambda: line, options["path"])

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
-from gateway.redis_client.line import MAX_IN_FLIGHT, Late, Lost
+from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
 from gateway.redis_client.pipeline import NUM_LINES, Pipeline
 from gateway.redis_client.resp import encode
 from tests.support.valkey import ValkeyProcess
@@ -107,6 +107,21 @@ async def test_calls_of_one_turn_leave_in_one_write() -> None:
         # More wait here rather than in a server that answers all that it has read at once.
         await asyncio.gather(*(pipeline.execute("PING") for _ in range(2 * MAX_IN_FLIGHT)))
         assert max(chunk.count(b"PING") for chunk in chunks) <= MAX_IN_FLIGHT
+
+
+@pytest.mark.parametrize(("num_gateways", "most"), [(8, MAX_IN_FLIGHT // 8), (1000, MIN_IN_FLIGHT), (0, MAX_IN_FLIGHT)])
+async def test_gateways_share_what_is_under_way(num_gateways: int, most: int) -> None:
+    at_once: list[int] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**20):
+            at_once.append(data.count(b"PING"))
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    async with server(handler) as url, open_pipeline(url) as (pipeline, _):
+        pipeline.share_with(num_gateways)
+        await asyncio.gather(*(pipeline.execute("PING") for _ in range(2 * MAX_IN_FLIGHT)))
+        assert max(at_once) == most
 
 
 async def test_calls_of_the_same_order_keep_it(valkey: ValkeyProcess) -> None:
