@@ -46,13 +46,18 @@ class Exchange:
 
     def cancel_on_leave(self) -> None:
         """From now on the running task is cancelled, once, when the client leaves."""
-        self._task = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
         self._scope[ON_LEAVE] = self._leave
+
+    def forget_leaving(self) -> None:
+        """The task ends. Request and task hold each other, body and all: they would stay until a garbage collection."""
+        del self._scope[ON_LEAVE], self._task
 
     def _leave(self) -> None:
         if not self.is_left:
             self.is_left = True
-            assert self._task is not None
             self._task.cancel()
 
     async def read_body(self, max_bytes: int) -> bytes:

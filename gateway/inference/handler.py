@@ -74,6 +74,7 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
         metrics.count_error(error_status(error), error_code(error), exchange.served_by[2])
         await _tell(exchange, error)
     finally:
+        exchange.forget_leaving()
         exchange.end_preparation()
         metrics.num_in_flight -= 1
         # 499, as nginx calls it: the client left before there was an answer.

@@ -1,10 +1,15 @@
 """How a request may end otherwise: the client leaves, the gateway drains."""
 
 import asyncio
+import gc
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gateway.inference.exchange import Exchange
+from gateway.inference.usage_record import UsageRecord
 from gateway.metering.folders import list_folders
 from tests.support.gateways import Gateway, durable_events, eventually, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
@@ -86,3 +91,20 @@ async def test_a_stream_under_way_ends_in_peace_while_the_gateway_drains(
                 lines.append(line)
                 gateway.server.should_exit = True
     assert "data: [DONE]" in lines
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_nothing_of_a_request_waits_for_the_garbage_collector(gateway: Gateway, is_stream: bool) -> None:
+    key = await gateway.make_key()
+    async with gateway.client(key) as client:
+        await client.post("/chat/completions", json=LONG | {"stream": is_stream, "max_tokens": 4})
+    gc.collect()
+    gc.disable()
+    try:
+        async with gateway.client(key) as client:
+            for _ in range(5):
+                reply = await client.post("/chat/completions", json=LONG | {"stream": is_stream, "max_tokens": 4})
+                assert reply.status_code == 200
+        assert not [each for each in gc.get_objects() if type(each) in (Exchange, UsageRecord)]
+    finally:
+        gc.enable()
