@@ -10,8 +10,8 @@ from gateway.upstream.streams.events import EventBuffer
 from protocol.accounting import joint_reason
 
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
-# A block of these alone is passed on as it is, unless it says something that the gateway must know.
-_NOTABLE = re.compile(rb'\[DONE\]|"error"|"usage" ?: ?\{|"finish_reason" ?: ?"')
+_USAGE = re.compile(rb'"usage" ?: ?\{')
+_REASON = re.compile(rb'"finish_reason" ?: ?"')
 _PRIVATE_COMMENTS = (b": tokens", b": accounting", b":tokens", b":accounting")
 
 
@@ -80,7 +80,7 @@ class ForeignStream:
         num_events = block.count(b"\n\n")
         # Exactly one line `data: ...` an event: the form of nearly all servers and events.
         is_plain = block.startswith(b"data: ") and block.count(b"\n\ndata: ") == num_events - 1
-        if is_plain and block.count(b"\n") == 2 * num_events and not _NOTABLE.search(block):
+        if is_plain and block.count(b"\n") == 2 * num_events and not _is_notable(block):
             self.num_tokens += num_events
             self.has_content = True
             passed_on = block
@@ -127,11 +127,26 @@ class Rename:
     """The member's name for the model becomes the one that clients know."""
 
     def __init__(self, theirs: str, ours: str) -> None:
-        self._pattern = re.compile(rb'"model"( ?: ?)' + re.escape(msgspec.json.encode(theirs)))
-        self._ours = msgspec.json.encode(ours)
+        old, new = msgspec.json.encode(theirs), msgspec.json.encode(ours)
+        self._forms = [(b'"model"' + sign + old, b'"model"' + sign + new) for sign in (b":", b": ", b" : ", b" :")]
 
     def __call__(self, text: bytes) -> bytes:
-        return self._pattern.sub(lambda found: b'"model"' + found[1] + self._ours, text)
+        for theirs, ours in self._forms:
+            text = text.replace(theirs, ours)
+        return text
+
+
+def _is_notable(block: bytes) -> bool:
+    """Whether it says something that the gateway must know. Regular expressions search far more slowly than `in`."""
+    return (
+        b"[DONE]" in block
+        or b'"error"' in block
+        or (b'"usage"' in block and _USAGE.search(block) is not None)
+        or (
+            block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
+            and _REASON.search(block) is not None
+        )
+    )
 
 
 def _comments(lines: list[bytes]) -> list[bytes]:
