@@ -1,5 +1,6 @@
 """One request in the server's hands: what the application sends becomes bytes on the connection."""
 
+import math
 from collections.abc import Iterable
 
 from uvicorn._types import ASGISendEvent
@@ -29,6 +30,8 @@ class Answer(RequestResponseCycle):
     num_bytes_left: int | None = None
     """Of the Content-Length; None where none was sent."""
     is_bodiless = False
+    _unsent = b""
+    """The head, which leaves together with the first of the body: each write is a call of the kernel."""
 
     async def send(self, message: ASGISendEvent) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -98,18 +101,20 @@ class Answer(RequestResponseCycle):
         elif self.num_bytes_left is None and not self.is_bodiless:
             # HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
             self.keep_alive = False
-        self.transport.write(STATUS_LINE[status] + block + head_block(lines) + b"\r\n")
+        self._unsent = STATUS_LINE[status] + block + head_block(lines) + b"\r\n"
 
     def _write_body(self, body: bytes, *, more_body: bool) -> None:
         if not self.response_started or self.response_complete:
             raise RuntimeError("a part of the body outside an answer")
         if self.is_bodiless:
-            pass
+            body = b""
         elif self.chunked_encoding:
-            self.transport.write(_chunk(body, is_last=not more_body))
+            body = _chunk(body, is_last=not more_body)
         else:
             self._count(len(body), more_body=more_body)
-            self.transport.write(body)
+        if self._unsent:
+            body, self._unsent = self._unsent + body, b""
+        self.transport.write(body)
         if not more_body:
             self.response_complete = True
             self.message_event.set()
@@ -130,4 +135,7 @@ def _chunk(body: bytes, *, is_last: bool) -> bytes:
 
 def _announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
     """The request's Content-Length; infinite for a chunked body."""
-    return next((int(value) for name, value in headers if name == b"content-length"), float("inf"))
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return math.inf
