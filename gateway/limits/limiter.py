@@ -88,21 +88,26 @@ class Limiter:
 
     async def settle(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
         """Replace the reservation by what the request came to. Does not raise: what fails is sent again later."""
+        await self.settled(self.settle_soon(reservation, tokens=tokens, cost_nanousd=cost_nanousd))
+
+    def settle_soon(
+        self, reservation: Reservation, *, tokens: int, cost_nanousd: int
+    ) -> "asyncio.Future[Reply] | None":
+        """The same without waiting, for `finally`; what `settled` can wait for."""
         entry = reservation.entry
         if not self.local.close(entry, tokens, cost_nanousd):
-            return
+            return None
         future = self.settlements.put(Settlement(entry, "actual"))
         # Whoever was admitted without Redis has waited for it once already.
-        if future is not None and entry.is_known:
+        return future if entry.is_known else None
+
+    async def settled(self, future: "asyncio.Future[Reply] | None") -> None:
+        """Until Redis has answered, or is late."""
+        if future is not None:
             try:
                 await future
             except AWAY:
                 self._trouble.set()
-
-    def settle_soon(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
-        """The same without waiting, for `finally`."""
-        if self.local.close(reservation.entry, tokens, cost_nanousd):
-            self.settlements.put(Settlement(reservation.entry, "actual"))
 
     def refund_soon(self, reservation: Reservation) -> None:
         """As if the request had never been."""

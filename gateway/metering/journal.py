@@ -76,27 +76,44 @@ class Journal:
     def close(self) -> None:
         self._connection.close()
 
-    def write(self, opened: Sequence[bytes], progress: Sequence[Progress], closed: Sequence[tuple[str, bytes]]) -> None:
-        """One transaction, of encoded events; synced to the disk exactly when `closed` is not empty."""
+    def write(
+        self,
+        opened: Sequence[bytes] = (),
+        progress: Sequence[Progress] = (),
+        closed: Sequence[bytes] = (),
+        forgotten: Sequence[str] = (),
+    ) -> None:
+        """All at once, of encoded events; synced to the disk exactly when `closed` is not empty.
+
+        forgotten: request ids that are under way no more.
+        """
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
         self._synchronous("FULL" if closed else "NORMAL")
         # A statement for each kind, whatever their number: sqlite3 lets go of the interpreter's lock for each step, and
         # beside a busy event loop getting it back takes longer than the step.
+        statements = []
+        if opened:
+            statements.append((_OPEN, _array(opened)))
+        if progress:
+            statements.append((_PROGRESS, msgspec.json.encode(progress).decode()))
+        if closed:
+            statements.append((_CLOSE, _array(closed)))
+        if forgotten:
+            statements.append((_FORGET, msgspec.json.encode(forgotten).decode()))
+        if len(statements) == 1:
+            # A transaction of its own.
+            self._connection.execute(statements[0][0], statements[0][1:])
+            return
         with _transaction(self._connection) as run:
-            if opened:
-                run.execute(_OPEN, (_array(opened),))
-            if progress:
-                run.execute(_PROGRESS, (msgspec.json.encode(progress).decode(),))
-            if closed:
-                run.execute(_CLOSE, (_array([event for _, event in closed]),))
-                run.execute(_FORGET, (msgspec.json.encode([request_id for request_id, _ in closed]).decode(),))
+            for statement, values in statements:
+                run.execute(statement, (values,))
 
     def close_lost(self) -> int:
         """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
         query = "SELECT request_id, event, completion_tokens, cost_nanousd, price_lines FROM under_way"
         rows = [(request_id, _lost(*rest)) for request_id, *rest in self._connection.execute(query)]
         if rows:
-            self.write((), (), rows)
+            self.write(closed=[event for _, event in rows], forgotten=[request_id for request_id, _ in rows])
         return len(rows)
 
     def read_closed(self, limit: int) -> list[ClosedEvent]:

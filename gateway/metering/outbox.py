@@ -57,6 +57,8 @@ class _Batch:
     opened: list[bytes] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     closed: list[tuple[str, bytes]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    """Of the closed ones those that were noted as under way."""
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -152,8 +154,8 @@ class Outbox:
         if request_id in self._under_way and self._under_way[request_id] is None:
             # What was not written yet never will be; a copy on its way to the disk has the lower version.
             self._batch.closed = [each for each in self._batch.closed if each[0] != request_id]
-        self._fresh.pop(request_id, None)
-        self._noted.pop(request_id, None)
+        if self._fresh.pop(request_id, None) is None and self._noted.pop(request_id, None) is not None:
+            self._batch.forgotten.append(request_id)
         self._under_way[request_id] = None
         future: asyncio.Future[None] = self._loop.create_future()
         # The failure is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
@@ -211,7 +213,8 @@ class Outbox:
         try:
             while (batch := self._handed_over.get()) is not None:
                 try:
-                    self._journal.write(batch.opened, batch.progress, batch.closed)
+                    closed = [event for _, event in batch.closed]
+                    self._journal.write(batch.opened, batch.progress, closed, batch.forgotten)
                 except sqlite3.Error as error:
                     self._loop.call_soon_threadsafe(self._keep, batch, str(error))
                 else:
@@ -241,7 +244,13 @@ class Outbox:
         self._in_hand, self._failure = None, reason
         self._written.set()
         newer = self._batch
-        self._batch = _Batch(batch.opened + newer.opened, newer.progress, batch.closed + newer.closed, newer.waiters)
+        self._batch = _Batch(
+            batch.opened + newer.opened,
+            newer.progress,
+            batch.closed + newer.closed,
+            batch.forgotten + newer.forgotten,
+            newer.waiters,
+        )
         _fail(batch.waiters, reason)
         self._loop.call_later(_RETRY_S, self._retry)
 
