@@ -5,7 +5,7 @@ The one rounding is the discount's (`money.share_of`); everything else is a coun
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 from uuid import UUID
 
@@ -14,6 +14,8 @@ from protocol.usage import PriceLine, PriceLineKind
 
 UNPRICED_VERSION = "unpriced"
 _SEPARATOR = "+"
+_EVER, _NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_MAX_FOUND = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,17 @@ V = TypeVar("V", bound=_Versioned)
 K = TypeVar("K", bound=Hashable)
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """since <= now < until"""
+
+    since: datetime = _EVER
+    until: datetime = _NEVER
+
+    def within(self, other: "_Span") -> "_Span":
+        return _Span(max(self.since, other.since), min(self.until, other.until))
+
+
 class PriceBook:
     def __init__(
         self,
@@ -122,6 +135,8 @@ class PriceBook:
         self._prices = _newest_first((price.model_id, price) for price in prices)
         self._surcharges = _newest_first(((each.model_id, each.adapter_id), each) for each in surcharges)
         self._discounts = _newest_first((each.tier, each) for each in discounts)
+        self._found: dict[tuple[str, str | None, str | None], tuple[_Span, RequestPrice]] = {}
+        """By `price_of`'s arguments: each request asks for the same again."""
 
     def price_of(
         self, model_id: str, *, adapter_id: str | None = None, tier: str | None = None, now: datetime
@@ -131,17 +146,36 @@ class PriceBook:
         adapter_id: of the adapter that serves the request, if any; its own surcharge goes before that of all.
         tier: whose discount counts; None: the price before discounts.
         """
-        price = _valid(self._prices, model_id, now)
+        key = (model_id, adapter_id, tier)
+        found = self._found.get(key)
+        if found is None or not found[0].since <= now < found[0].until:
+            if len(self._found) >= _MAX_FOUND:
+                self._found.clear()
+            found = self._found[key] = self._find(model_id, adapter_id, tier, now)
+        return found[1]
+
+    def _find(
+        self, model_id: str, adapter_id: str | None, tier: str | None, now: datetime
+    ) -> tuple[_Span, RequestPrice]:
+        """The price, and how long it is the one."""
+        span, price = _valid(self._prices, model_id, now)
         if price is None:
-            return RequestPrice(UNPRICED_VERSION)
+            return span, RequestPrice(UNPRICED_VERSION)
         versions = [price.version]
-        surcharge = self._surcharge(model_id, adapter_id, now) if adapter_id is not None else None
+        surcharge = None
+        for key in self._surcharge_keys(model_id, adapter_id):
+            if surcharge is None:
+                its_span, surcharge = _valid(self._surcharges, key, now)
+                span = span.within(its_span)
         if surcharge is not None:
             versions.append(surcharge.version)
-        discount = _valid(self._discounts, tier, now) if tier is not None else None
+        discount = None
+        if tier is not None:
+            its_span, discount = _valid(self._discounts, tier, now)
+            span = span.within(its_span)
         if discount is not None:
             versions.append(discount.version)
-        return RequestPrice(
+        return span, RequestPrice(
             version=_SEPARATOR.join(versions),
             prompt_nanousd=price.prompt_nanousd,
             cached_prompt_nanousd=price.cached_prompt_nanousd,
@@ -151,11 +185,11 @@ class PriceBook:
             discount_basis_points=discount.basis_points if discount else 0,
         )
 
-    def _surcharge(self, model_id: str, adapter_id: str, now: datetime) -> SurchargeTerms | None:
-        if not self._surcharges:
-            return None
-        own = _valid(self._surcharges, (model_id, UUID(adapter_id)), now)
-        return own or _valid(self._surcharges, (model_id, None), now)
+    def _surcharge_keys(self, model_id: str, adapter_id: str | None) -> tuple[tuple[str, UUID | None], ...]:
+        """The adapter's own goes before that of all."""
+        if adapter_id is None or not self._surcharges:
+            return ()
+        return ((model_id, UUID(adapter_id)), (model_id, None))
 
 
 def _newest_first(rows: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
@@ -166,8 +200,14 @@ def _newest_first(rows: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
     return found
 
 
-def _valid(rows: Mapping[K, list[V]], key: K, now: datetime) -> V | None:
-    return next((row for row in rows.get(key, ()) if row.valid_from <= now), None)
+def _valid(rows: Mapping[K, list[V]], key: K, now: datetime) -> tuple[_Span, V | None]:
+    """The newest row that is valid, and from when to when."""
+    until = _NEVER
+    for row in rows.get(key, ()):
+        if row.valid_from <= now:
+            return _Span(row.valid_from, until), row
+        until = row.valid_from
+    return _Span(_EVER, until), None
 
 
 def _line(kind: PriceLineKind, quantity: int, unit_price_nanousd: int) -> list[PriceLine]:

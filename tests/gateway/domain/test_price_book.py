@@ -93,3 +93,23 @@ def test_each_part_of_a_price_begins_on_its_own_instant() -> None:
     assert version_at(boundary, adapter=UUID(int=6)) == "p3+s1"
     assert version_at(boundary) == "p3"
     assert version_at(boundary, model="other", adapter=ADAPTER, tier="pro") == UNPRICED_VERSION
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, ADAPTER, UUID(int=6)]),
+            st.sampled_from([None, "free", "pro"]),
+            st.sampled_from(["m", "other"]),
+            st.integers(-2, 3),
+        )
+    )
+)
+def test_what_was_found_before_holds_exactly_as_long_as_its_prices(
+    asked: list[tuple[UUID | None, str | None, str, int]],
+) -> None:
+    kept = book()
+    for adapter, tier, model, half_days in asked:
+        adapter_id, now = None if adapter is None else str(adapter), START + half_days * timedelta(hours=12)
+        expected = book().price_of(model, adapter_id=adapter_id, tier=tier, now=now)
+        assert kept.price_of(model, adapter_id=adapter_id, tier=tier, now=now) == expected
