@@ -51,6 +51,7 @@ from gateway.limits.limiter import open_limiter
 from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
+from gateway.metering.room import OutboxRoom
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
 from gateway.redis_client import AWAY, connect_redis
@@ -86,7 +87,11 @@ async def open_services(
         catalog = CatalogCache(sessions)
         await _prepare_database(settings, sessions, catalog)
         await asyncio.to_thread(adopt_orphans, settings.data_dir)
-        outbox = await stack.enter_async_context(Outbox(settings.data_dir, incarnation))
+        room = OutboxRoom(
+            settings.data_dir, max_bytes=settings.outbox_max_bytes, min_free_bytes=settings.outbox_min_free_bytes
+        )
+        outbox = await stack.enter_async_context(Outbox(settings.data_dir, incarnation, room=room))
+        await room.measure()
         usage = UsageQueries(settings.clickhouse_url)
         stack.push_async_callback(usage.close)
         redis = connect_redis(settings.redis_url, deadline_s=READ_DEADLINE_S)
@@ -118,6 +123,7 @@ async def open_services(
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
             backlog=Backlog(settings.data_dir),
+            room=room,
             metrics=metrics,
             overload=overload,
             is_draining=is_draining,
@@ -140,6 +146,7 @@ async def open_services(
                 bundles.fetch_forever(),
                 workers.sweep_forever(),
                 outbox.keep_forever(),
+                room.keep_forever(),
             ],
         )
         await limiter.settlements.drain_once()

@@ -31,6 +31,8 @@ _SEEN_BY_ALL = {
     "tiergate_outbox_waiting_events",
     "tiergate_outbox_lag_seconds",
     "tiergate_outbox_bytes",
+    "tiergate_outbox_max_bytes",
+    "tiergate_outbox_free_bytes",
     "process_start_time_seconds",
     "process_max_fds",
 }
@@ -131,7 +133,9 @@ class Metrics:
             "tiergate_outbox_waiting_events", "Usage events in this data directory's outboxes that are not shipped yet"
         )
         self.outbox_lag = self._gauge("tiergate_outbox_lag_seconds", "For how long the oldest of them has waited")
-        self.outbox_bytes = self._gauge("tiergate_outbox_bytes", "What the outboxes take on the disk")
+        self.outbox_bytes = self._gauge("tiergate_outbox_bytes", "What the outboxes hold, on the disk")
+        self.outbox_max_bytes = self._gauge("tiergate_outbox_max_bytes", "From where on requests are refused")
+        self.outbox_free_bytes = self._gauge("tiergate_outbox_free_bytes", "Free on the disk of the outboxes")
         self.refused_rows = self._gauge(
             "tiergate_usage_refused_rows",
             "Usage events that ClickHouse refused, set aside in this data directory's outboxes",

@@ -17,6 +17,7 @@ from gateway.log_context import note_tenant
 from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
+from gateway.metering.room import OutboxRoom
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
@@ -47,6 +48,7 @@ class Services:
     usage: UsageQueries
     rerating: Rerating
     backlog: Backlog
+    room: OutboxRoom
     metrics: Metrics
     overload: OverloadGuard
     is_draining: Callable[[], bool]

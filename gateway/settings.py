@@ -16,6 +16,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gateway.kafka_settings import KafkaSettings
+
 ENV_PREFIX = "TIERGATE_"
 CONFIG_EXIT_CODE = 2
 DEFAULT_CONFIG = Path("tiergate.toml")
@@ -70,7 +72,7 @@ class PoolConfig(BaseModel):
     """A folder with tokenizer and template, for counting where no member serves them."""
 
 
-class GatewaySettings(BaseSettings):
+class GatewaySettings(KafkaSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
@@ -81,11 +83,17 @@ class GatewaySettings(BaseSettings):
     database_url: str = Field(default="", pattern=r"^$|^(postgresql|sqlite)(\+\w+)?://")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
     clickhouse_url: HttpUrl | None = None
-    kafka_bootstrap_servers: str | None = None
     usage_events_kept_days: int | None = Field(default=None, ge=1)
     """None: for ever, as for the hours and the days that usage is rolled up into."""
     usage_hours_kept_days: int | None = Field(default=None, ge=1)
     usage_days_kept_days: int | None = Field(default=None, ge=1)
+    outbox_max_bytes: int = Field(default=8 * 2**30, ge=2**20)
+    """Usage that waits to be shipped; beyond it requests are refused."""
+    outbox_min_free_bytes: int = Field(default=256 * 2**20, ge=0)
+    """Left free on its disk."""
+    producer_port: int | None = Field(default=None, ge=1, le=65535)
+    consumer_port: int | None = Field(default=None, ge=1, le=65535)
+    """Of their `/health`, `/ready` and `/metrics`; None: they have none."""
     artifacts_url: str | None = None
     key_pepper: SecretStr = Field(min_length=16)
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
@@ -113,7 +121,7 @@ class GatewaySettings(BaseSettings):
     """How long a stream whose replica died may pause until there is one that goes on with it."""
     drain_s: int = Field(default=30, ge=0)
     """How long streams may go on after SIGTERM."""
-    pools: dict[str, PoolConfig] = {}
+    pools: dict[str, PoolConfig] = Field(default_factory=dict)
 
     @property
     def sql_url(self) -> str:

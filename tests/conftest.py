@@ -9,6 +9,7 @@ _SHARED = {
     "tests/gateway/dashboard",
     "tests/gateway/inference",
     "tests/gateway/metering",
+    "tests/gateway/metering/kafka",
     "tests/worker/server",
 }
 """Their fixtures start whole servers once for a session, which is once for each process."""

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from tiergate.admin import adapters, keys, models, prices, tenants, tiers, usage
-from tiergate.commands import admin_key, chat, clickhouse, consumer, gateway, migrate, up, worker
+from tiergate.commands import (
+    admin_key,
+    chat,
+    clickhouse,
+    consumer,
+    dead_letters,
+    gateway,
+    migrate,
+    producer,
+    up,
+    worker,
+)
 
 INTERRUPTED = 130
 
@@ -20,11 +31,20 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
-    for command in (up.up, gateway.gateway, worker.worker, consumer.consumer, clickhouse.clickhouse, migrate.migrate):
+    for command in (
+        up.up,
+        gateway.gateway,
+        worker.worker,
+        producer.producer,
+        consumer.consumer,
+        clickhouse.clickhouse,
+        migrate.migrate,
+    ):
         app.command(rich_help_panel="Run")(command)
     app.command(rich_help_panel="Run", name="admin-key")(admin_key.admin_key)
     app.command(rich_help_panel="Use")(chat.chat)
     app.add_typer(usage.app, rich_help_panel="Use")
+    app.add_typer(dead_letters.app, rich_help_panel="Run")
     for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app):
         app.add_typer(group, rich_help_panel="Administer a running platform")
     return app

@@ -32,7 +32,7 @@ class Accounts:
         try:
             self._outbox.open(self._record)
         except OutboxFull as error:
-            raise Unavailable("too many requests are under way", retry_after_s=1) from error
+            raise Unavailable(f"usage cannot be recorded at the moment: {error}", retry_after_s=1) from error
 
     async def close(self, status: UsageStatus) -> None:
         """Durable in the outbox and settled, at the same time: each takes a part of a millisecond.

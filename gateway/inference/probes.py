@@ -55,6 +55,8 @@ def measured_here(services: Services) -> Snapshot:
     shown.under_way.set(services.outbox.num_under_way)
     shown.is_outbox_failing.set(services.outbox.failure is not None)
     _show_fleet(shown, services.registry.fleet)
+    shown.outbox_max_bytes.set(services.room.max_bytes)
+    shown.outbox_free_bytes.set(services.room.free_bytes)
     return shown.snapshot()
 
 
@@ -82,7 +84,9 @@ async def _checks(services: Services) -> dict[str, bool]:
         "draining": not services.is_draining(),
         "database": await _is_database_there(services),
         "replica": any(usable_members(pool) for pool in services.registry.fleet.pools.values()),
-        "outbox": services.outbox.failure is None and os.access(services.settings.data_dir, os.W_OK),
+        "outbox": services.outbox.failure is None
+        and services.room.shortage is None
+        and os.access(services.settings.data_dir, os.W_OK),
     }
 
 

@@ -27,6 +27,7 @@ class Waiting:
     num_refused: int = 0
     """Set aside because ClickHouse refuses them."""
     num_bytes: int = 0
+    """On the disk, less what is free in a file: the next events take that."""
 
     def lag_s(self, now: datetime) -> float:
         return max(0.0, (now - self.oldest_at).total_seconds()) if self.oldest_at is not None else 0.0
@@ -76,7 +77,7 @@ def _read_folder(folder: Path) -> Waiting:
             num_events=journal.estimate_closed(),
             oldest_at=_closed_at(journal),
             num_refused=journal.count_refused(),
-            num_bytes=sum(path.stat().st_size for path in folder.glob(f"{JOURNAL_FILE}*")),
+            num_bytes=journal.used_bytes() + (folder / f"{JOURNAL_FILE}-wal").stat().st_size,
         )
     except (sqlite3.Error, OSError) as error:
         _log.debug("cannot look into %s: %s", folder, error)

@@ -128,6 +128,11 @@ class Journal:
                 self.refuse(seq, str(error))
         return found
 
+    def read_encoded(self, limit: int) -> list[tuple[int, bytes]]:
+        """The oldest, as they were closed: `seq` and the event's JSON."""
+        query = "SELECT seq, CAST(event AS BLOB) FROM closed ORDER BY seq LIMIT ?"
+        return self._connection.execute(query, (limit,)).fetchall()
+
     def count_closed(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM closed").fetchone()[0])
 
@@ -135,6 +140,12 @@ class Journal:
         """As `count_closed`, or a few more, at no cost: those that were set aside leave gaps."""
         first, last = self._connection.execute("SELECT min(seq), max(seq) FROM closed").fetchone()
         return 0 if first is None else int(last - first + 1)
+
+    def used_bytes(self) -> int:
+        """Of the file, less its free pages; the log beside it is not counted."""
+        names = ("page_count", "freelist_count", "page_size")
+        num_pages, num_free, page_bytes = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+        return int((num_pages - num_free) * page_bytes)
 
     def delete_closed(self, seqs: Iterable[int]) -> None:
         """Not synced: a deletion that a power cut undoes is shipped again and deduplicated."""
@@ -150,6 +161,19 @@ class Journal:
         with _transaction(self._connection) as run:
             run.execute("INSERT INTO refused SELECT seq, event, ? FROM closed WHERE seq = ?", (reason, seq))
             run.execute("DELETE FROM closed WHERE seq = ?", (seq,))
+
+    def read_refused(self) -> list[tuple[bytes, str]]:
+        """Events and reasons, oldest first."""
+        query = "SELECT CAST(event AS BLOB), reason FROM refused ORDER BY seq"
+        return self._connection.execute(query).fetchall()
+
+    def replay_refused(self) -> int:
+        """Close them anew, so that they are shipped once more; how many."""
+        self._synchronous("FULL")
+        with _transaction(self._connection) as run:
+            num_events = run.execute("INSERT INTO closed (event) SELECT event FROM refused ORDER BY seq").rowcount
+            run.execute("DELETE FROM refused")
+        return int(num_events)
 
     def _synchronous(self, mode: str) -> None:
         if mode != self._mode:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
 from gateway.metering.journal import Journal, Progress, encode_event
+from gateway.metering.room import OutboxRoom
 from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ _RETRY_S = 0.5
 
 
 class OutboxFull(Exception):
-    """Too many requests are under way or unwritten; refuse the request with 503."""
+    """Too many requests are under way or unwritten, or too much waits to be shipped; refuse the request with 503."""
 
 
 class OutboxFailed(Exception):
@@ -68,8 +69,16 @@ class _Batch:
 class Outbox:
     """`async with Outbox(data_dir, incarnation)`, and `keep_forever` beside the server. All on one event loop."""
 
-    def __init__(self, data_dir: Path, incarnation: str, *, max_under_way: int = MAX_UNDER_WAY) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        incarnation: str,
+        *,
+        max_under_way: int = MAX_UNDER_WAY,
+        room: OutboxRoom | None = None,
+    ) -> None:
         self._data_dir = data_dir
+        self._room = room
         self._incarnation = incarnation
         self._max_under_way = max_under_way
         self._under_way: dict[str, OpenRequest | None] = {}
@@ -139,6 +148,8 @@ class Outbox:
         """
         if len(self._under_way) >= self._max_under_way:
             raise OutboxFull(f"{self._max_under_way} requests are under way or wait for the disk")
+        if self._room is not None and self._room.shortage is not None:
+            raise OutboxFull(self._room.shortage)
         self._under_way[request.request_id] = request
         if not self._fresh:
             self._loop.call_later(NOTE_WITHIN_S, self._note_in_time)

@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from tiergate.commands.options import LogFormat, LogLevel
+from tiergate.failure import Failure
 
 
 def consumer(
@@ -11,12 +12,16 @@ def consumer(
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
-    """Move usage events from the outboxes into ClickHouse."""
+    """Move usage events into ClickHouse: from Kafka, or from the outboxes of this machine where there is none."""
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 
     start_logging(log_level, log_format)
     settings = gateway_settings(config)
     from gateway.metering.consumer import run
+    from gateway.settings import ConfigError
 
-    raise typer.Exit(run(settings))
+    try:
+        raise typer.Exit(run(settings))
+    except ConfigError as error:
+        raise Failure(str(error)) from error

@@ -19,12 +19,14 @@ from gateway.metering.consumer import Consumer
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox
+from gateway.metering.rounds import Rounds
 from gateway.metering.schema import apply_migrations, connect_migrated
 from gateway.metering.shipper import NothingTaken
 from gateway.metering.store import EVENT_FIELDS, UsageStore
 from protocol.usage import PriceLine, StepsMs, UsageEvent
 from tests.support.clickhouse import start_clickhouse, url_at
 from tests.support.events import make_event
+from tests.support.platform import clean_environment
 from tests.support.ports import free_port
 
 DEADLINE_S = 30
@@ -52,15 +54,9 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def consumer_process(data_dir: Path, url: str) -> Iterator["subprocess.Popen[bytes]"]:
-    program = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from gateway.metering.consumer import run
-kept = {f"usage_{what}_kept_days": None for what in ("events", "hours", "days")}
-sys.exit(run(SimpleNamespace(data_dir=Path(sys.argv[1]), clickhouse_url=sys.argv[2], **kept)))
-"""
-    with subprocess.Popen([sys.executable, "-c", program, str(data_dir), url]) as process:
+    given = {"TIERGATE_DATA_DIR": str(data_dir), "TIERGATE_KEY_PEPPER": "p" * 16}
+    environment = clean_environment() | given | ({"TIERGATE_CLICKHOUSE_URL": url} if url else {})
+    with subprocess.Popen([sys.executable, "-m", "tiergate", "consumer"], env=environment) as process:
         try:
             yield process
         finally:
@@ -324,7 +320,7 @@ async def test_an_event_that_cannot_be_a_row_is_set_aside_and_the_rest_passes(
     [folder] = list_folders(tmp_path)
     with closing(Journal.open(folder, must_exist=True)) as journal:
         assert journal.count_closed() == 0 and not journal.is_empty()
-    assert refused_rows(tmp_path) == {"bad": "prompt_tokens is -1"}
+    assert refused_rows(tmp_path) == {"bad": "out_of_range: prompt_tokens is -1"}
 
 
 def test_migrations_are_recorded_and_may_run_again(clickhouse_url: str) -> None:
@@ -339,7 +335,7 @@ async def test_usage_waits_while_clickhouse_is_away_and_arrives_when_it_returns(
     url = url_at(port)
     store = UsageStore(url)
     consumer = Consumer(tmp_path, store)
-    thread = threading.Thread(target=consumer.run, args=(stop,))
+    thread = threading.Thread(target=consumer.run, args=(stop, Rounds("ClickHouse")))
     thread.start()
     try:
         async with Outbox(tmp_path, "one") as outbox:

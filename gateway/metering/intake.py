@@ -1,0 +1,70 @@
+"""What a batch of encoded events goes through on its way into ClickHouse, from wherever it comes.
+
+Decoded and checked; compared with what stands; inserted. What cannot become a row is refused to its source, which
+keeps it for a person: the outbox in a table of its own, Kafka in the dead-letter topic.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gateway.clock import utc_now
+from gateway.metering.duplicates import find_differing
+from gateway.metering.journal import ClosedEvent
+from gateway.metering.shipper import NothingTaken, Shipper, Source
+from gateway.metering.store import InsertRefused, UsageStore
+from gateway.metering.validation import InvalidEvent, parse_event
+
+
+@dataclass
+class Landed:
+    num_inserted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """By kind."""
+
+
+class Intake:
+    def __init__(
+        self,
+        store: UsageStore,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        on_landed: Callable[[Landed], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._shipper = Shipper(store)
+        self._clock = clock
+        self._on_landed = on_landed
+
+    def land(self, source: Source, rows: Sequence[tuple[int, bytes]]) -> None:
+        """All of `rows` leave the source: into ClickHouse, or aside. Raises StoreUnavailable."""
+        landed = Landed()
+        closed = self._compare(source, self._parse(source, rows, landed), landed)
+        num_refused = self._shipper.ship(source, closed)
+        landed.num_inserted = len(closed) - num_refused
+        if num_refused:
+            landed.refused["refused_by_clickhouse"] += num_refused
+        self._on_landed(landed)
+
+    def _parse(self, source: Source, rows: Sequence[tuple[int, bytes]], landed: Landed) -> list[ClosedEvent]:
+        now, closed = self._clock(), []
+        for seq, encoded in rows:
+            try:
+                closed.append(ClosedEvent(seq, parse_event(encoded, now=now)))
+            except InvalidEvent as error:
+                source.refuse(seq, str(error))
+                landed.refused[error.kind] += 1
+        return closed
+
+    def _compare(self, source: Source, closed: list[ClosedEvent], landed: Landed) -> list[ClosedEvent]:
+        try:
+            differing = find_differing(self._store, [each.event for each in closed]) if closed else {}
+        except InsertRefused as error:
+            # The next connection brings the tables up to date.
+            self._store.close()
+            raise NothingTaken(str(error)) from error
+        for position, difference in differing.items():
+            source.refuse(closed[position].seq, f"differing_duplicate: {difference}")
+        landed.refused["differing_duplicate"] += len(differing)
+        return [each for position, each in enumerate(closed) if position not in differing]

@@ -1,0 +1,1 @@
+"""Usage events through Kafka. Imported only where `TIERGATE_KAFKA_BOOTSTRAP_SERVERS` is set."""

@@ -1,0 +1,122 @@
+"""How our clients reach the cluster, and what its failures mean to us."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.errors import (
+    AuthorizationError,
+    KafkaConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+
+from gateway.kafka_settings import KafkaSettings
+from gateway.metering.drain import TargetUnavailable
+from gateway.settings import ConfigError
+
+CONNECT_TIMEOUT_MS = 5000
+REQUEST_TIMEOUT_MS = 10_000
+METADATA_AGE_MS = 10_000
+"""A topic that was made again, or a new partition, is seen within this."""
+
+
+class KafkaUnavailable(TargetUnavailable):
+    """Kafka is away or refuses at the moment; the same call may pass later."""
+
+
+def client_options(settings: KafkaSettings) -> dict[str, Any]:
+    """What producers, consumers and admin clients have in common."""
+    _last_complaint.listen()
+    options: dict[str, Any] = {
+        "bootstrap_servers": list(settings.kafka_bootstrap_servers),
+        "client_id": "tiergate",
+        "security_protocol": settings.kafka_security_protocol,
+        "bootstrap_timeout_ms": CONNECT_TIMEOUT_MS,
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "reconnect_backoff_max_ms": 1000,
+        "metadata_max_age_ms": METADATA_AGE_MS,
+    }
+    if settings.kafka_ca is not None:
+        options["ssl_cafile"] = str(settings.kafka_ca)
+    if settings.kafka_sasl_mechanism is not None and settings.kafka_password is not None:
+        options |= {
+            "sasl_mechanism": settings.kafka_sasl_mechanism,
+            "sasl_plain_username": settings.kafka_user,
+            "sasl_plain_password": settings.kafka_password.get_secret_value(),
+        }
+    return options
+
+
+@contextmanager
+def kafka_calls() -> Iterator[None]:
+    """Around calls of the library: what its errors are to us."""
+    try:
+        yield
+    except (SaslAuthenticationFailedError, UnsupportedSaslMechanismError) as error:
+        raise ConfigError(f"TIERGATE_KAFKA_PASSWORD: the cluster does not let us in: {says(error)}") from error
+    except AuthorizationError as error:
+        raise ConfigError(f"TIERGATE_KAFKA_USER: the cluster's access rules refuse it: {says(error)}") from error
+    except KafkaConfigurationError:
+        # A mistake of ours, and none that time mends.
+        raise
+    except (KafkaError, OSError, TimeoutError) as error:
+        complaint = _last_complaint.take()
+        if isinstance(error, KafkaTimeoutError):
+            _check_access(complaint)
+        raise KafkaUnavailable(f"{says(error)} ({complaint})" if complaint else says(error)) from error
+
+
+class _LastComplaint(logging.Handler):
+    """The library's log has a line for every reconnection, and the cause of a failed start nowhere else: we keep the
+    last one for our own line."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._message = ""
+
+    def listen(self) -> None:
+        logger = logging.getLogger("kafka")
+        if self not in logger.handlers:
+            logger.addHandler(self)
+            logger.setLevel(logging.WARNING)
+            logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if any(sign in message for sign in _ACCESS) or not any(sign in self._message for sign in _ACCESS):
+            self._message = message
+
+    def take(self) -> str:
+        message, self._message = self._message, ""
+        return message.splitlines()[0][:200] if message else ""
+
+
+_last_complaint = _LastComplaint()
+_ACCESS = {
+    "SaslAuthenticationFailed": "TIERGATE_KAFKA_PASSWORD",
+    "UnsupportedSaslMechanism": "TIERGATE_KAFKA_SASL_MECHANISM",
+    "CERTIFICATE_VERIFY_FAILED": "TIERGATE_KAFKA_CA",
+    "WRONG_VERSION_NUMBER": "TIERGATE_KAFKA_SECURITY_PROTOCOL",
+}
+
+
+def _check_access(complaint: str) -> None:
+    """Raises ConfigError for what time does not mend."""
+    for sign, field in _ACCESS.items():
+        if sign in complaint:
+            raise ConfigError(f"{field}: the cluster does not let us in: {complaint}")
+
+
+def connect_admin(settings: KafkaSettings) -> KafkaAdminClient:
+    """Raises KafkaUnavailable or ConfigError."""
+    with kafka_calls():
+        return KafkaAdminClient(**client_options(settings))
+
+
+def says(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]

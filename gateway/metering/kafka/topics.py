@@ -1,0 +1,96 @@
+"""The two topics: made where they are missing, and otherwise checked against the settings.
+
+A topic with fewer replicas or a shorter memory than configured would lose usage that it has acknowledged, and one with
+fewer partitions leaves consumers without work: none of this is changed behind an operator's back, it stops the start.
+"""
+
+from dataclasses import dataclass
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import TopicAlreadyExistsError
+
+from gateway.kafka_settings import KafkaSettings
+from gateway.metering.kafka.connection import KafkaUnavailable, kafka_calls
+from gateway.settings import ConfigError
+
+MAX_RECORD_BYTES = 1_000_000
+_UNKNOWN_TOPIC = 3
+_FOR_EVER = -1
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    partitions: int
+    replication: int
+    min_insync_replicas: int
+    retention_ms: int
+    """-1: for ever."""
+
+    def options(self) -> dict[str, object]:
+        configs = {
+            "min.insync.replicas": str(self.min_insync_replicas),
+            "retention.ms": str(self.retention_ms),
+            "cleanup.policy": "delete",
+        }
+        return {"num_partitions": self.partitions, "replication_factor": self.replication, "configs": configs}
+
+
+def wanted_topics(settings: KafkaSettings) -> tuple[Topic, Topic]:
+    """Of usage, and of dead letters: those are few, and wait for a person."""
+    replication, in_sync = settings.kafka_replication, settings.kafka_replicas_in_sync
+    retention_ms = settings.kafka_retention_hours * _HOUR_MS
+    return (
+        Topic(settings.kafka_topic, settings.kafka_partitions, replication, in_sync, retention_ms),
+        Topic(settings.kafka_dead_letter_topic, 1, replication, in_sync, _FOR_EVER),
+    )
+
+
+def ensure_topics(admin: KafkaAdminClient, settings: KafkaSettings) -> None:
+    """Raises ConfigError naming the field, or KafkaUnavailable."""
+    for topic in wanted_topics(settings):
+        with kafka_calls():
+            _ensure(admin, topic)
+
+
+def topic_id(admin: KafkaAdminClient, name: str) -> str:
+    """Another one after the topic was deleted and made again. Raises KafkaUnavailable, also where there is none."""
+    with kafka_calls():
+        [found] = admin.describe_topics([name])
+    if not found["topic_id"]:
+        raise KafkaUnavailable(f"there is no topic {name}")
+    return str(found["topic_id"])
+
+
+def _ensure(admin: KafkaAdminClient, topic: Topic) -> None:
+    [found] = admin.describe_topics([topic.name])
+    if found["error_code"] == _UNKNOWN_TOPIC:
+        try:
+            admin.create_topics({topic.name: topic.options()}, wait_for_metadata=True)
+        except TopicAlreadyExistsError:
+            # Another producer or consumer that starts just now.
+            admin.wait_for_topics([topic.name])
+        return
+    partitions = found["partitions"]
+    replication = min((len(partition["replica_nodes"]) for partition in partitions), default=0)
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic.name)
+    described = admin.describe_configs([resource], config_filter="all")["topic"][topic.name]
+    in_sync, retention_ms = (int(described[name]["value"]) for name in ("min.insync.replicas", "retention.ms"))
+    _check(topic.name, "PARTITIONS", "partitions", len(partitions), at_least=topic.partitions)
+    _check(topic.name, "REPLICATION", "replicas", replication, at_least=topic.replication)
+    _check(topic.name, "MIN_INSYNC_REPLICAS", "as min.insync.replicas", in_sync, at_least=topic.min_insync_replicas)
+    if retention_ms != _FOR_EVER:
+        wanted = topic.retention_ms
+        if wanted == _FOR_EVER or retention_ms < wanted:
+            needed = "for ever, -1" if wanted == _FOR_EVER else f"{wanted} ms"
+            raise ConfigError(
+                f"TIERGATE_KAFKA_RETENTION_HOURS: the topic {topic.name} keeps events for {retention_ms} ms,"
+                f" which should be {needed} (retention.ms)"
+            )
+
+
+def _check(topic: str, field: str, what: str, there: int, *, at_least: int) -> None:
+    if there < at_least:
+        raise ConfigError(f"TIERGATE_KAFKA_{field}: the topic {topic} has {there} {what}, not {at_least}")

@@ -1,0 +1,93 @@
+"""What tests ask a Kafka broker beside our own clients."""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.structs import TopicPartition
+
+from gateway.settings import GatewaySettings
+from tests.support.kafka import KafkaBroker
+
+_BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+"""Kafka's record batch, version 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
+two timestamps, producer id, producer epoch, base sequence, number of records."""
+
+
+class StoredBatch(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    compression: int
+    num_records: int
+
+
+def kafka_settings(broker: KafkaBroker, *, topic: str, **fields: Any) -> GatewaySettings:
+    given = {
+        "key_pepper": "p" * 16,
+        "kafka_bootstrap_servers": broker.server,
+        "kafka_topic": topic,
+        "kafka_dead_letter_topic": f"{topic}.dead",
+        "kafka_group": f"{topic}-group",
+        "kafka_partitions": 4,
+        "kafka_replication": 1,
+    }
+    return GatewaySettings(**given | fields)
+
+
+def stored_batches(broker: KafkaBroker, topic: str) -> list[StoredBatch]:
+    """As they lie in the broker's log, which is as their producer sent them."""
+    return [batch for segment in broker.segments(topic) for batch in _batches(segment)]
+
+
+def read_all(broker: KafkaBroker, topic: str) -> list[Any]:
+    """Every record of the topic, once."""
+    consumer = KafkaConsumer(bootstrap_servers=broker.server, enable_auto_commit=False, metrics_enabled=False)
+    try:
+        parts = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        if not parts:
+            return []
+        consumer.assign(parts)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(parts)
+        records: list[Any] = []
+        while any(consumer.position(part) < ends[part] for part in parts):
+            for found in consumer.poll(1000).values():
+                records += found
+        return records
+    finally:
+        consumer.close()
+
+
+def topic_size(server: str, topic: str) -> int:
+    """Records that were ever written there."""
+    consumer = KafkaConsumer(bootstrap_servers=server, enable_auto_commit=False, metrics_enabled=False)
+    try:
+        parts = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        return sum(consumer.end_offsets(parts).values()) if parts else 0
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def admin_of(broker: KafkaBroker) -> Iterator[KafkaAdminClient]:
+    admin = KafkaAdminClient(bootstrap_servers=broker.server)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def _batches(segment: bytes) -> Iterator[StoredBatch]:
+    at = 0
+    while at + _BATCH_HEADER.size <= len(segment):
+        _, length, _, magic, _, attributes, _, _, _, producer_id, epoch, sequence, count = _BATCH_HEADER.unpack_from(
+            segment, at
+        )
+        if length <= 0:
+            return
+        assert magic == 2
+        yield StoredBatch(producer_id, epoch, sequence, attributes & 7, count)
+        at += 12 + length
