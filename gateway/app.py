@@ -40,6 +40,7 @@ from gateway.http.openapi import ANSWER_HEADERS, install_openapi
 from gateway.http.policy import RequestPolicy
 from gateway.http.rendering import install_error_handlers
 from gateway.http.request_ids import RequestIds
+from gateway.inference.dry_run import router as route_router
 from gateway.inference.embeddings.handler import EMBEDDING, EMBEDDINGS_PATH
 from gateway.inference.handler import COMPLETION, make_endpoint
 from gateway.inference.models import router as public_models_router
@@ -60,7 +61,10 @@ from gateway.settings import ConfigError, GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.configured_members import FixedMembers
+from gateway.upstream.gates import watch_gates
 from gateway.upstream.registry import READ_DEADLINE_S, Registry
+from router.gate import Gates
+from router.saturation import Thresholds
 
 Loop = Coroutine[Any, Any, None]
 
@@ -109,6 +113,7 @@ async def open_services(
         bundles = BundleStore(settings, registry, workers)
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
         metrics = Metrics()
+        gates = Gates(Thresholds(max_waiting=settings.saturated_waiting, min_free_kv=settings.saturated_free_kv))
         overload = OverloadGuard(metrics)
         services = Services(
             settings=settings,
@@ -117,6 +122,7 @@ async def open_services(
             catalog=catalog,
             limiter=limiter,
             registry=registry,
+            gates=gates,
             bundles=bundles,
             workers=workers,
             outbox=outbox,
@@ -143,6 +149,7 @@ async def open_services(
                 leases.keep_forever(),
                 fixed.check_forever(),
                 registry.refresh_forever(),
+                watch_gates(gates, registry, metrics),
                 bundles.fetch_forever(),
                 workers.sweep_forever(),
                 outbox.keep_forever(),
@@ -197,7 +204,8 @@ def create_app(services: Services) -> FastAPI:
         # Reached only with another method, which gets its 405 here.
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     dashboard = dashboard_router(pepper=services.settings.key_pepper.get_secret_value())
-    for router in (probes_router, public_models_router, tokens_router, usage_router, _admin_router(), dashboard):
+    data_plane = public_models_router, tokens_router, route_router, usage_router
+    for router in (probes_router, *data_plane, _admin_router(), dashboard):
         app.include_router(router)
     return app
 

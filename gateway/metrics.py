@@ -24,6 +24,9 @@ _TOP_TENANTS_A_PROCESS = 100
 _SEEN_BY_ALL = {
     "tiergate_limiter_is_local",
     "tiergate_replicas",
+    "tiergate_pool_saturated",
+    "tiergate_pool_shedding",
+    "tiergate_pool_switches",
     "tiergate_pool_requests",
     "tiergate_event_loop_lag_seconds",
     "tiergate_usage_refused_rows",
@@ -141,6 +144,17 @@ class Metrics:
             "Usage events that ClickHouse refused, set aside in this data directory's outboxes",
         )
         self.replicas = self._gauge("tiergate_replicas", "Healthy replicas", "pool")
+        self.pool_saturated = self._gauge(
+            "tiergate_pool_saturated",
+            "1 while best-effort requests are kept away: every replica is full",
+            "pool",
+        )
+        self.pool_shedding = self._gauge(
+            "tiergate_pool_shedding", "1 while they are kept away for others' time to first token", "pool"
+        )
+        self.pool_switches = self._gauge(
+            "tiergate_pool_switches", "How often a pool has changed its state since the start", "pool", "state"
+        )
         self.pool_requests = self._gauge(
             "tiergate_pool_requests", "Requests at the replicas of ours, as they last reported", "pool", "state"
         )

@@ -25,6 +25,7 @@ from gateway.settings import GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.registry import Registry
+from router.gate import Gates
 
 AddSiblings = Callable[[Snapshot], Awaitable[Snapshot]]
 """From what this process measured to what all processes of this gateway did. Raises Unavailable."""
@@ -42,6 +43,7 @@ class Services:
     catalog: CatalogCache
     limiter: Limiter
     registry: Registry
+    gates: Gates
     bundles: BundleStore
     workers: WorkerClient
     outbox: Outbox

@@ -117,6 +117,10 @@ class GatewaySettings(KafkaSettings):
     idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long a worker may stay silent within a request."""
     request_timeout_s: float = Field(default=600.0, gt=0)
+    saturated_waiting: int = Field(default=10, ge=0)
+    """A replica with more requests waiting is full."""
+    saturated_free_kv: float = Field(default=0.02, ge=0, le=0.5)
+    """A replica with a smaller share of free KV blocks is full."""
     continue_wait_s: float = Field(default=10.0, ge=0)
     """How long a stream whose replica died may pause until there is one that goes on with it."""
     drain_s: int = Field(default=30, ge=0)

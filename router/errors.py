@@ -22,8 +22,9 @@ class NoReplica(RouteError):
 
 
 class Saturated(RouteError):
-    """Every replica has too long a queue for this tier."""
+    """Every replica has too long a queue for this tier; `wanted` is the pool that it would have gone to."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, *, wanted: str = "") -> None:
         super().__init__(message)
+        self.wanted = wanted
         self.retry_after_s = retry_after_s

@@ -6,15 +6,15 @@
 | HOLD_S     | 10    | between two switches while requests are still being kept away                              |
 | MAX_HOLD_S | 80    | doubled up to this whenever a pool that opened under demand had to close within RELAPSE_S  |
 | RELAPSE_S  | 30    |                                                                                            |
+| GAP        | 6     | a pause as long as that many of the requests kept away usually take means that they ended  |
+| MAX_GAP_S  | 4.5   | but not longer: a pool is open again within 5 s of the load's end                          |
 | HEADROOM   | 0.9   | a pool opens under demand only if that is below this share of what it served when full     |
 | LATE_AT    | 0.8   | of the target: from here on a first token counts as late, so that shedding begins before   |
 
 A pool closes as soon as every replica is full. Then its queues are short because requests are kept away, not because
-these have stopped coming: so it opens at once (CALM_S) when nobody was kept away lately, and else only when the demand
+these have stopped coming: so it opens soon (CALM_S) when nobody comes or waits any more, and else only when the demand
 that it would get fits into what it is known to serve.
 """
-
-import msgspec
 
 from router.fleet import Fleet, Pool
 from router.meters import Latencies, Rate
@@ -22,13 +22,15 @@ from router.saturation import DEFAULT_THRESHOLDS, PoolState, Thresholds, is_pool
 
 CALM_S, HOLD_S, MAX_HOLD_S, RELAPSE_S = 2.0, 10.0, 80.0, 30.0
 HEADROOM = 0.9
+GAP, MAX_GAP_S = 6.0, 4.5
 LATE_AT, LATE_SHARE, _LEAST_LATE = 0.8, 0.05, 2
 _RATE_WINDOW_S = 5
 _LATENCY_WINDOW_S = 10.0
+_SAID_FULL_S = 1.0
 _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
 
 
-class _Door:
+class Door:
     """Open or closed, with what keeps it from swinging. Pure but for its own memory."""
 
     def __init__(self) -> None:
@@ -39,7 +41,8 @@ class _Door:
         self._hold_s = HOLD_S
         self._opened_under_demand = False
 
-    def observe(self, now_s: float, *, must_close: bool, is_calm: bool, has_demand: bool, fits: bool) -> None:
+    def observe(self, now_s: float, *, must_close: bool, is_calm: bool, is_over: bool, fits: bool) -> None:
+        """is_over: the load has ended, as far as can be told. fits: all demand has room."""
         if not self.is_closed:
             if must_close and not (self._opened_under_demand and now_s - self._switched_s < HOLD_S):
                 self._close(now_s)
@@ -51,7 +54,7 @@ class _Door:
             self._calm_since_s = now_s
         if now_s - self._calm_since_s < CALM_S:
             return
-        if not has_demand:
+        if is_over:
             self._hold_s = HOLD_S
             self._open(now_s, under_demand=False)
         elif fits and now_s - self._switched_s >= self._hold_s:
@@ -80,15 +83,12 @@ class PoolGate:
 
     def __init__(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
         self._thresholds = thresholds
-        self._saturation, self._shedding = _Door(), _Door()
+        self.saturation, self.shedding = Door(), Door()
         self._taken, self._kept_away, self._ended = (Rate(_RATE_WINDOW_S) for _ in range(3))
         self._capacity: float | None = None
         self._kept_away_s = float("-inf")
         self._latencies = Latencies(_LATENCY_WINDOW_S)
-
-    @property
-    def num_switches(self) -> int:
-        return self._saturation.num_switches + self._shedding.num_switches
+        self._full_at_s: dict[str, float] = {}
 
     def note_taken(self, now_s: float) -> None:
         self._taken.note(now_s)
@@ -101,35 +101,42 @@ class PoolGate:
     def note_end(self, now_s: float) -> None:
         self._ended.note(now_s)
 
+    def note_full(self, worker_id: str, now_s: float) -> None:
+        """A replica refused a request because it is full, whatever its report said."""
+        self._full_at_s[worker_id] = now_s
+
     def note_first_token(self, now_s: float, *, ttft_ms: float, target_ms: float) -> None:
         """Of a request whose tier has a target."""
         self._latencies.note(now_s, is_late=ttft_ms > LATE_AT * target_ms)
 
     def observe(self, pool: Pool, now_s: float) -> PoolState:
-        is_full = is_pool_full(pool, self._thresholds)
-        ended = self._ended.per_second(now_s)
-        if is_full and ended > 0:
-            self._capacity = ended if self._capacity is None else max(ended, 0.8 * self._capacity + 0.2 * ended)
-        has_demand = now_s - self._kept_away_s < CALM_S
-        demand = self._taken.per_second(now_s) + self._kept_away.per_second(now_s)
-        fits = self._capacity is not None and demand <= HEADROOM * self._capacity
-        is_calm = is_pool_calm(pool, self._thresholds) or not pool.replicas.usable
-        self._saturation.observe(now_s, must_close=is_full, is_calm=is_calm, has_demand=has_demand, fits=fits)
+        self._full_at_s = {each: at_s for each, at_s in self._full_at_s.items() if now_s - at_s < _SAID_FULL_S}
+        is_full = is_pool_full(pool, self._thresholds, said_full=self._full_at_s)
         # Where nobody waits, a first token is late for its prompt's own length, which shedding does not cure.
         is_late = self._latencies.are_late(now_s, share=LATE_SHARE, least=_LEAST_LATE)
-        is_contended = num_waiting(pool) > 0
-        self._shedding.observe(
-            now_s, must_close=is_late and is_contended, is_calm=not is_late, has_demand=has_demand, fits=fits
-        )
+        is_pressed = is_late and num_waiting(pool) > 0
+        ended = self._ended.per_second(now_s)
+        if (is_full or is_pressed) and ended > 0:
+            self._capacity = ended if self._capacity is None else max(ended, 0.8 * self._capacity + 0.2 * ended)
+        kept_away = self._kept_away.per_second(self._kept_away_s)
+        demand = self._taken.per_second(now_s) + self._kept_away.per_second(now_s)
+        # Chance leaves gaps between requests, the longer the rarer these are.
+        gap_s = min(max(GAP / kept_away, CALM_S), MAX_GAP_S) if kept_away > 0 else CALM_S
+        is_over = now_s - self._kept_away_s >= gap_s and num_waiting(pool) == 0
+        fits = self._capacity is not None and demand <= HEADROOM * self._capacity
+        is_calm = is_pool_calm(pool, self._thresholds) or not pool.replicas.usable
+        self.saturation.observe(now_s, must_close=is_full, is_calm=is_calm, is_over=is_over, fits=fits)
+        is_relaxed = not is_late or num_waiting(pool) == 0
+        self.shedding.observe(now_s, must_close=is_pressed, is_calm=is_relaxed, is_over=is_over, fits=fits)
         return PoolState(
-            is_saturated=self._saturation.is_closed,
-            is_shedding=self._shedding.is_closed,
+            is_saturated=self.saturation.is_closed,
+            is_shedding=self.shedding.is_closed,
             retry_after_s=self._retry_after_s(pool, now_s, ended),
         )
 
     def _retry_after_s(self, pool: Pool, now_s: float, ended: float) -> float:
         """When the queues are likely to be short, at the rate at which requests end now."""
-        hold_s = max(self._saturation.hold_left_s(now_s), self._shedding.hold_left_s(now_s))
+        hold_s = max(self.saturation.hold_left_s(now_s), self.shedding.hold_left_s(now_s))
         waiting = num_waiting(pool)
         own = sum([replica.member.in_flight.num_requests for replica in pool.replicas.usable])
         everybody = sum([replica.num_waiting + replica.num_running for replica in pool.replicas.usable])
@@ -139,17 +146,18 @@ class PoolGate:
         return min(max(drain_s, hold_s, _MIN_RETRY_S), _MAX_RETRY_S)
 
 
-class Gates(msgspec.Struct):
-    """The gates of all pools."""
+class Gates:
+    """The gates of all pools; `states` is how they stood when they were last looked at."""
 
-    thresholds: Thresholds = DEFAULT_THRESHOLDS
-    states: dict[str, PoolState] = {}
-    _gates: dict[str, PoolGate] = {}
+    def __init__(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
+        self._thresholds = thresholds
+        self._gates: dict[str, PoolGate] = {}
+        self.states: dict[str, PoolState] = {}
 
     def of(self, pool: str) -> PoolGate:
         gate = self._gates.get(pool)
         if gate is None:
-            gate = self._gates[pool] = PoolGate(self.thresholds)
+            gate = self._gates[pool] = PoolGate(self._thresholds)
         return gate
 
     def observe(self, fleet: Fleet, now_s: float) -> None:

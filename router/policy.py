@@ -133,7 +133,9 @@ def decide(
     if tier.best_effort or tier.on_saturation == "reject":
         retry_after_s = refusal.retry_after_s
         raise Saturated(
-            f"every replica that may serve this request is busy, retry in {retry_after_s:.0f} s", retry_after_s
+            f"every replica that may serve this request is busy, retry in {retry_after_s:.0f} s",
+            retry_after_s,
+            wanted=wanted.name,
         )
     return _decision(request, tier, route, *waiting, looks, is_wanted_up=is_wanted_up)
 

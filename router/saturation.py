@@ -1,5 +1,7 @@
 """When a pool is full, as one picture of it tells; `gate.py` makes of that a state that does not flap."""
 
+from collections.abc import Container
+
 import msgspec
 
 from router.fleet import Pool
@@ -36,11 +38,13 @@ def is_full(replica: Replica, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> bo
     return waiting > thresholds.max_waiting or is_tight(member, thresholds.min_free_kv)
 
 
-def is_pool_full(pool: Pool, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> bool:
-    """Whether every usable replica is; a pool without one is unavailable, which is something else."""
+def is_pool_full(pool: Pool, thresholds: Thresholds = DEFAULT_THRESHOLDS, *, said_full: Container[str] = ()) -> bool:
+    """Whether every usable replica is, or said so; a pool without one is unavailable, which is something else."""
     usable = pool.replicas.usable
     # A generator, because the first one nearly always tells.
-    return bool(usable) and all(is_full(replica, thresholds) for replica in usable)
+    return bool(usable) and all(
+        is_full(replica, thresholds) or replica.member.worker_id in said_full for replica in usable
+    )
 
 
 def is_pool_calm(pool: Pool, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> bool:

@@ -37,6 +37,10 @@ class TierChange(Draft):
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     on_saturation: OnSaturation = "fallback"
     complexity_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    uncertain_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """In place of complexity_threshold where the score is a guess; null: the same."""
+    ttft_target_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Best-effort requests are kept from a pool before the first tokens of this tier come later than that."""
     allowed_pools: list[PoolName] | None = None
     """Pools of declared models, or that workers serve."""
     is_best_effort: bool = False
@@ -66,6 +70,8 @@ class TierView(BaseModel):
     weight: float
     on_saturation: OnSaturation
     complexity_threshold: float
+    uncertain_threshold: float | None
+    ttft_target_ms: int | None
     allowed_pools: list[str] | None
     is_best_effort: bool
 

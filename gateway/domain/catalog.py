@@ -45,6 +45,8 @@ class TierTerms:
     weight: float
     on_saturation: OnSaturation
     complexity_threshold: float
+    uncertain_threshold: float | None
+    ttft_target_ms: int | None
     allowed_pools: list[str] | None
     is_best_effort: bool
 

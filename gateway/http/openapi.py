@@ -10,6 +10,7 @@ from protocol.embeddings import EmbeddingsRequest, EmbeddingsResponse
 from protocol.errors import ErrorBody
 from protocol.requests import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from protocol.responses import ChatCompletion, ChatCompletionChunk, Completion, ModelCard, ModelList
+from protocol.route import RouteExplanation
 
 Json = dict[str, Any]
 
@@ -25,6 +26,7 @@ _TYPES = (
     DetokenizeRequest,
     ModelCard,
     ModelList,
+    RouteExplanation,
     ErrorBody,
 )
 _REF = "#/components/schemas/"
@@ -133,6 +135,8 @@ def _describe_bodies(paths: Json) -> None:
         ("/v1/route", "ChatCompletionRequest"),
     ):
         paths[path]["post"]["requestBody"] = _body(name)
+    route = paths["/v1/route"]["post"]["responses"]["200"]["content"]
+    route["application/json"]["schema"] = {"$ref": _REF + "RouteExplanation"}
     for path, name in (("/v1/models", "ModelList"), ("/v1/models/{model}", "ModelCard")):
         content = paths[path]["get"]["responses"]["200"]["content"]
         content["application/json"]["schema"] = {"$ref": _REF + name}

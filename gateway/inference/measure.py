@@ -134,6 +134,7 @@ def tier_policy(tier: TierTerms) -> TierPolicy:
     return TierPolicy(
         name=tier.name,
         complexity_threshold=tier.complexity_threshold,
+        uncertain_threshold=tier.uncertain_threshold,
         allowed_pools=None if tier.allowed_pools is None else frozenset(tier.allowed_pools),
         on_saturation=tier.on_saturation,
         best_effort=tier.is_best_effort,

@@ -14,7 +14,7 @@ from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
 from gateway.upstream.client import MemberFailed, MemberRefused
 from router.balance import order
-from router.errors import RouteError
+from router.errors import RouteError, Saturated
 from router.fleet import Member, usable_members
 from router.policy import Decision, decide
 
@@ -40,7 +40,7 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
     failure: MemberFailed | None = None
     for _ in range(MAX_ROUNDS):
         try:
-            decision = _decide(services, exchange, record)
+            decision = _decide(services, exchange, record, has_failed=failure is not None)
         except RouteError as error:
             raise as_failure(failure) if failure else as_gateway_error(error, record.accepted.request.model) from None
         for member in decision.members[:MAX_REPLICAS]:
@@ -62,6 +62,8 @@ async def _try(
     services: Services, record: UsageRecord, attempt: Attempt, decision: Decision, member: Member
 ) -> MemberFailed | None:
     """How the member failed; None when the answer is with the client. Raises GatewayError."""
+    gate = services.gates.of(decision.pool)
+    gate.note_taken(time.monotonic())
     trip = record.note_member(member, num_told=attempt.num_kept(member))
     try:
         await attempt.run(decision, member)
@@ -74,9 +76,12 @@ async def _try(
         services.metrics.upstream_failures.add((decision.pool, kind))
         if not error.is_reachable:
             services.registry.note_failure(member.worker_id)
+        elif error.retry_after_s is not None:
+            gate.note_full(member.worker_id, time.monotonic())
         return error
     finally:
         trip.end()
+    gate.note_end(time.monotonic())
     return None
 
 
@@ -114,9 +119,20 @@ async def _successor(services: Services, record: UsageRecord, attempt: Attempt, 
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def _decide(services: Services, exchange: Exchange, record: UsageRecord) -> Decision:
+def _decide(services: Services, exchange: Exchange, record: UsageRecord, *, has_failed: bool) -> Decision:
     measured, pool = record.measured, record.pool
-    decision = decide(measured.route_request, measured.policy, services.registry.fleet)
+    gates, now_s = services.gates, time.monotonic()
+    if has_failed:
+        # What the members said is newer than the last look.
+        gates.observe(services.registry.fleet, now_s)
+    try:
+        decision = decide(measured.route_request, measured.policy, services.registry.fleet, gates.states)
+    except Saturated as error:
+        gates.of(error.wanted).note_kept_away(now_s)
+        raise
+    wanted = decision.pools[0]
+    if wanted.standing in ("saturated", "shedding") and decision.pool != wanted.pool:
+        gates.of(wanted.pool).note_kept_away(now_s)
     if exchange.is_started and decision.pool != pool:
         # Headers that name the pool are with the client, and they must stay true.
         raise RouteError(f"no replica of {pool} is left")

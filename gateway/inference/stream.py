@@ -1,5 +1,6 @@
 """One try at one replica: bytes through to the client, counted on their way; accounts closed before the last byte."""
 
+import time
 from typing import cast
 
 import msgspec
@@ -118,7 +119,12 @@ class Relay:
         passed_on = stream.feed(chunk) if chunk else stream.finish()
         record.is_sent = stream.num_tokens > 0 or not stream.is_waiting
         if stream.num_tokens != record.completion_tokens and record.note_tokens(stream.num_tokens):
-            self._services.metrics.observe_ttft(record.served_by, record.elapsed_ms() / 1000)
+            ttft_ms = record.elapsed_ms()
+            self._services.metrics.observe_ttft(record.served_by, ttft_ms / 1000)
+            target_ms = record.accepted.tier.ttft_target_ms
+            if target_ms is not None:
+                gate = self._services.gates.of(record.pool)
+                gate.note_first_token(time.monotonic(), ttft_ms=ttft_ms, target_ms=target_ms)
         if stream.error is not None:
             raise _failure(stream.error, member, is_delivered=record.is_delivered and not self._told.num_tokens)
         if stream.is_done:

@@ -1,27 +1,19 @@
-"""`POST /v1/tokenize` and `/v1/detokenize`, as vLLM spells them; `POST /v1/route`, what the router would do."""
+"""`POST /v1/tokenize` and `/v1/detokenize`, as vLLM spells them."""
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from gateway.clock import utc_now
 from gateway.domain.principal import Principal
 from gateway.http.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.inference.exchange import Exchange
-from gateway.inference.measure import measure
-from gateway.inference.refusals import as_gateway_error
-from gateway.inference.validate import CHAT_PATH, Accepted
 from gateway.services import PrincipalDep, Services, ServicesDep
-from protocol.checks import check_request, decode_body
-from protocol.ids import new_id
-from protocol.requests import ChatCompletionRequest, DetokenizeRequest, TokenizeRequest
-from router.errors import RouteError
+from protocol.checks import decode_body
+from protocol.requests import DetokenizeRequest, TokenizeRequest
 from router.fleet import AUTO, SMALL, Pool
-from router.policy import decide
 from text.bundle import Bundle
 
 router = APIRouter(prefix="/v1", tags=["tokens"])
@@ -31,7 +23,6 @@ MAX_CHARS = 1_000_000
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
-_CHAT = msgspec.json.Decoder(ChatCompletionRequest)
 _JSON: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
 
 
@@ -52,47 +43,6 @@ async def detokenize(request: Request, principal: PrincipalDep, services: Servic
     if any(token_id >= bundle.tokenizer.vocab_size for token_id in asked.tokens):
         raise InvalidRequest(f"tokens must be below {bundle.tokenizer.vocab_size}", param="tokens")
     return _json({"prompt": await asyncio.to_thread(bundle.tokenizer.decode, asked.tokens)})
-
-
-@router.post("/route", response_class=Response, responses=_JSON)
-async def dry_run(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Where a chat completion of this body would go now, and what it would reserve. Nothing is sent or counted."""
-    principal.require("inference")
-    chat = decode_body(await _read(request, services), _CHAT)
-    check_request(chat)
-    fleet, catalog, now = services.registry.fleet, services.catalog.current, utc_now()
-    asked = Accepted(
-        request_id=str(new_id(now)),
-        client_request_id=None,
-        path=CHAT_PATH,
-        principal=principal,
-        tier=catalog.tiers[principal.tier],
-        catalog=catalog,
-        body=b"",
-        request=chat,
-        received_at=now,
-        received_monotonic_s=time.monotonic(),
-        authenticate_ms=0.0,
-    )
-    measured = await measure(asked, fleet, services.bundles)
-    try:
-        decision = decide(measured.route_request, measured.policy, fleet)
-    except RouteError as error:
-        raise as_gateway_error(error, chat.model) from None
-    return _json(
-        {
-            "model": decision.model_id,
-            "pool": decision.pool,
-            "adapter": measured.adapter_name,
-            "route": decision.reason,
-            "complexity": decision.complexity,
-            "threshold": measured.policy.complexity_threshold,
-            "prompt_tokens": measured.prompt_tokens,
-            "is_estimate": measured.is_estimate,
-            "max_tokens": measured.route_request.max_tokens,
-            "max_cost_nanousd": measured.dearest_nanousd,
-        }
-    )
 
 
 async def _read(request: Request, services: Services) -> bytes:

@@ -21,6 +21,8 @@ def make_tier(**fields: Any) -> TierTerms:
         "weight": 1.0,
         "on_saturation": "fallback",
         "complexity_threshold": 0.5,
+        "uncertain_threshold": None,
+        "ttft_target_ms": None,
         "allowed_pools": None,
         "is_best_effort": False,
     }

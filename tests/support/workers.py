@@ -27,8 +27,9 @@ class WorkerProcess:
         redis_url: str,
         seed: int = 0,
         model: Path | None = None,
+        options: tuple[str, ...] = (),
     ) -> None:
-        """model: a checkpoint that is there already."""
+        """model: a checkpoint that is there already. options: further ones of `tiergate worker`."""
         self.pool = pool
         self.model_id = f"tiny-{pool}"
         self._port = free_port()
@@ -38,7 +39,7 @@ class WorkerProcess:
             f"--adapter={name}={make_tiny_adapter(folder / f'{pool}-{name}', model, seed=seed + 1)}"
             for name in ADAPTERS
         ]
-        given = ["--name", self.model_id, "--pool", pool, "--port", str(self._port), "--register", redis_url]
+        given = ["--name", self.model_id, "--pool", pool, "--port", str(self._port), "--register", redis_url, *options]
         command = [sys.executable, "-m", "tiergate", "worker", "--model", str(model), *given, *adapters]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERGATE_")}
         with self._log.open("wb") as log:

@@ -27,4 +27,6 @@ class Tenant(Base):
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
+    is_local_only: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    """Its requests never leave for a pool's overflow."""
     is_platform: Mapped[bool] = mapped_column(server_default=false(), default=False)

@@ -23,5 +23,7 @@ class Tier(Base):
     weight: Mapped[float]
     on_saturation: Mapped[str] = mapped_column(String(16))
     complexity_threshold: Mapped[float]
+    uncertain_threshold: Mapped[float | None]
+    ttft_target_ms: Mapped[int | None]
     allowed_pools: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     is_best_effort: Mapped[bool]

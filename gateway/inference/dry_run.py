@@ -1,0 +1,95 @@
+"""`POST /v1/route`: authenticate, validate, measure and decide as for a chat completion, and tell; send nothing."""
+
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from gateway.clock import utc_now
+from gateway.http.errors import Forbidden
+from gateway.inference.exchange import Exchange
+from gateway.inference.measure import Measured, measure
+from gateway.inference.refusals import as_gateway_error
+from gateway.inference.validate import CHAT_PATH, Accepted
+from gateway.services import PrincipalDep, ServicesDep
+from protocol.checks import check_request, decode_body
+from protocol.ids import new_id
+from protocol.requests import ChatCompletionRequest
+from protocol.route import CandidateLoad, PoolStanding, RouteExplanation
+from router.errors import RouteError
+from router.policy import Decision, decide
+
+router = APIRouter(prefix="/v1", tags=["completions"])
+
+_CHAT = msgspec.json.Decoder(ChatCompletionRequest)
+_JSON: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
+
+
+@router.post("/route", response_class=Response, responses=_JSON)
+async def dry_run(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
+    """Where a chat completion of this body would go now, why, and what it would reserve.
+
+    Nothing is sent, reserved or counted; what a completion would be refused for is refused here.
+    """
+    principal.require("inference")
+    exchange = Exchange(request.scope, request.receive, _no_send)
+    chat = decode_body(await exchange.read_body(services.settings.max_body_bytes), _CHAT)
+    check_request(chat)
+    fleet, catalog, now = services.registry.fleet, services.catalog.current, utc_now()
+    tier = catalog.tiers.get(principal.tier)
+    if tier is None:
+        raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    asked = Accepted(
+        request_id=str(new_id(now)),
+        client_request_id=None,
+        path=CHAT_PATH,
+        principal=principal,
+        tier=tier,
+        catalog=catalog,
+        body=b"",
+        request=chat,
+        received_at=now,
+        received_monotonic_s=time.monotonic(),
+        authenticate_ms=0.0,
+    )
+    measured = await measure(asked, fleet, services.bundles)
+    try:
+        decision = decide(measured.route_request, measured.policy, fleet, services.gates.states)
+    except RouteError as error:
+        raise as_gateway_error(error, chat.model) from None
+    return Response(msgspec.json.encode(_explain(decision, measured)), media_type="application/json")
+
+
+def _explain(decision: Decision, measured: Measured) -> RouteExplanation:
+    return RouteExplanation(
+        model=decision.model_id,
+        pool=decision.pool,
+        adapter=measured.adapter_name,
+        route=decision.reason,
+        complexity=decision.complexity,
+        threshold=decision.threshold,
+        is_uncertain=measured.route_request.is_uncertain,
+        needs_large=measured.route_request.needs_large,
+        pools=[PoolStanding(pool=look.pool, standing=look.standing) for look in decision.pools],
+        candidates=[
+            CandidateLoad(
+                worker_id=candidate.member.worker_id,
+                turns=round(candidate.turns, 3),
+                num_waiting=candidate.num_waiting,
+                num_running=candidate.num_running,
+                is_home=candidate.is_home,
+                is_adapter_resident=candidate.is_resident,
+            )
+            for candidate in decision.candidates
+        ],
+        prompt_tokens=measured.prompt_tokens,
+        is_estimate=measured.is_estimate,
+        max_tokens=measured.route_request.max_tokens,
+        max_cost_nanousd=measured.dearest_nanousd,
+    )
+
+
+async def _no_send(_message: object) -> None:
+    raise AssertionError("only reads")

@@ -1,0 +1,50 @@
+"""`POST /v1/route` tells what would happen, and leaves nothing behind."""
+
+from typing import Any
+
+from tests.support.gateways import Gateway, durable_events
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "auto", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 9} | fields
+
+
+async def test_a_dry_run_tells_everything_that_decides_and_costs_nothing(gateway: Gateway) -> None:
+    await gateway.admin.patch("/tiers/free", json={"requests_per_minute": 1})
+    async with gateway.client(await gateway.make_key(tier="free")) as client:
+        told = [(await client.post("/route", json=body())).json() for _ in range(3)][-1]
+        assert (told["pool"], told["route"], told["threshold"]) == ("small", "simple", 0.5)
+        assert told["complexity"] < told["threshold"]
+        assert told["pools"] == [{"pool": "small", "standing": "open"}]
+        [candidate] = told["candidates"]
+        assert (candidate["num_waiting"], candidate["is_adapter_resident"]) == (0, True)
+        assert candidate["turns"] >= 1
+        assert told["max_cost_nanousd"] > 0
+        assert durable_events(gateway) == []
+        assert (await client.post("/chat/completions", json=body())).headers["x-tiergate-pool"] == "small"
+
+
+async def test_thresholds_change_while_the_gateway_runs(gateway: Gateway, key: str) -> None:
+    async with gateway.client(key) as client:
+        assert (await client.post("/route", json=body())).json()["route"] == "simple"
+        changed = await gateway.admin.patch("/tiers/enterprise", json={"complexity_threshold": 0})
+        assert changed.status_code == 200
+        told = (await client.post("/route", json=body())).json()
+        assert (told["pool"], told["route"], told["threshold"]) == ("large", "complex", 0)
+        for bad in (
+            {"complexity_threshold": 1.5},
+            {"uncertain_threshold": -0.1},
+            {"uncertain_threshold": "NaN"},
+            {"ttft_target_ms": 0},
+        ):
+            refused = await gateway.admin.patch("/tiers/enterprise", json=bad)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(bad)))
+
+
+async def test_a_dry_run_is_refused_as_the_request_would_be(gateway: Gateway, key: str) -> None:
+    async with gateway.client(key) as client:
+        assert (await client.post("/route", json=body(model="nothing"))).status_code == 404
+        assert (await client.post("/route", json=body(messages=[]))).status_code == 400
+        assert (await client.post("/route", json=body(max_tokens=10_000))).json()["error"]["param"] == "max_tokens"
+    async with gateway.client("tg-unknown-key") as client:
+        assert (await client.post("/route", json=body())).status_code == 401
