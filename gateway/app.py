@@ -16,6 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.admin.adapters import router as adapters_router
 from gateway.admin.audit import router as audit_router
+from gateway.admin.billing_accounts import router as billing_accounts_router
+from gateway.admin.invoices import credits_router
+from gateway.admin.invoices import router as invoices_router
 from gateway.admin.keys import router as keys_router
 from gateway.admin.models import router as models_router
 from gateway.admin.prices import router as prices_router
@@ -24,6 +27,7 @@ from gateway.admin.tiers import router as tiers_router
 from gateway.admin.usage import admin_router as admin_usage_router
 from gateway.admin.usage import router as usage_router
 from gateway.admin.workers import router as workers_router
+from gateway.billing.invoicing import Invoicing
 from gateway.billing.ledger import UsageLedger
 from gateway.billing.rerating import Rerating
 from gateway.clock import utc_now
@@ -128,6 +132,7 @@ async def open_services(
             outbox=outbox,
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
+            invoicing=Invoicing(sessions, settings.clickhouse_url),
             backlog=Backlog(settings.data_dir),
             room=room,
             metrics=metrics,
@@ -219,6 +224,9 @@ def _admin_router() -> APIRouter:
         models_router,
         adapters_router,
         prices_router,
+        invoices_router,
+        credits_router,
+        billing_accounts_router,
         workers_router,
         admin_usage_router,
         audit_router,

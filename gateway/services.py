@@ -7,6 +7,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from gateway.billing.invoicing import Invoicing
 from gateway.billing.rerating import Rerating
 from gateway.database import Sessions
 from gateway.domain.catalog import CatalogCache
@@ -49,6 +50,7 @@ class Services:
     outbox: Outbox
     usage: UsageQueries
     rerating: Rerating
+    invoicing: Invoicing
     backlog: Backlog
     room: OutboxRoom
     metrics: Metrics

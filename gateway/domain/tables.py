@@ -3,6 +3,7 @@
 from gateway.database import Base
 from gateway.domain.adapters.models import Adapter, AdapterVariant
 from gateway.domain.audit.models import AuditEntry
+from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice, InvoiceLine
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.locks import Lock
 from gateway.domain.models.models import Model
@@ -16,7 +17,11 @@ __all__ = [
     "ApiKey",
     "AuditEntry",
     "Base",
+    "BillingAccount",
+    "CreditEntry",
     "Discount",
+    "Invoice",
+    "InvoiceLine",
     "Lock",
     "Model",
     "Price",

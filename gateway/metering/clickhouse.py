@@ -17,7 +17,7 @@ def database_of(url: str) -> str:
     return urlsplit(url).path.strip("/") or DEFAULT_DATABASE
 
 
-def connect(url: str, *, database: str | None = None) -> Client:
+def connect(url: str, *, database: str | None = None, deadline_s: int = DEADLINE_S) -> Client:
     """A client that several threads may share. Raises clickhouse_connect's errors when the server is away."""
     # Both also log every failure that they raise, once a retry.
     for name in ("clickhouse_connect", "urllib3.connectionpool"):
@@ -33,11 +33,11 @@ def connect(url: str, *, database: str | None = None) -> Client:
         database=database or "__default__",
         secure=is_secure,
         connect_timeout=CONNECT_TIMEOUT_S,
-        send_receive_timeout=DEADLINE_S,
+        send_receive_timeout=deadline_s,
         query_retries=0,
         # A session allows one query at a time.
         autogenerate_session_id=False,
-        settings={"max_execution_time": DEADLINE_S - 2},
+        settings={"max_execution_time": deadline_s - 2},
         tz_mode="aware",
         # `close` then closes its connections too.
         dedicated_pool=True,

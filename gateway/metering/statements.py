@@ -6,7 +6,7 @@ replayed event one row, and a rollup's versions one. It need not look across mon
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.http.errors import InvalidRequest
@@ -42,6 +42,7 @@ _BUCKETS = {
     "day": "toStartOfDay({time})",
 }
 _HOUR_S, _DAY_S = 3600, 86400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def where_window(window: Window, tenant_id: str | None) -> tuple[str, dict[str, 
 
 def _where(piece: Piece, tenant_id: str | None, *, number: int) -> tuple[str, dict[str, Any]]:
     start, end, time = f"start_us_{number}", f"end_us_{number}", _time_of(piece)
-    parameters: dict[str, Any] = {start: _micros(piece.window.start), end: _micros(piece.window.end)}
+    parameters: dict[str, Any] = {start: micros(piece.window.start), end: micros(piece.window.end)}
     where = (
         f"{time} >= fromUnixTimestamp64Micro({{{start}:Int64}}) AND {time} < fromUnixTimestamp64Micro({{{end}:Int64}})"
     )
@@ -178,5 +179,6 @@ def _time_of(piece: Piece) -> str:
     return "e.timestamp" if piece.table == TABLE else "e.start"
 
 
-def _micros(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000)
+def micros(moment: datetime) -> int:
+    """Since the Unix epoch, exactly."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -2,19 +2,27 @@
 
 import asyncio
 import os
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from alembic import command
-from sqlalchemy import update
+from sqlalchemy import text, update
+from sqlalchemy.exc import DBAPIError
 
 from gateway.clock import utc_now
 from gateway.database import open_sessions
+from gateway.domain.invoices.models import InvoiceLine
+from gateway.domain.invoices.service import Calculation, Terms, add_draft, finalize, get_invoice, grant_credit
 from gateway.domain.keys.keyring import STALE_S, Keyring
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.service import bootstrap_admin_key, make_admin_key
+from gateway.domain.principal import Principal
+from gateway.domain.tenants.service import create_tenant
 from gateway.http.errors import Unauthenticated, Unavailable
 from gateway.main import end_tasks
+from gateway.metering.windows import Window
 from migrations.run import alembic_config, migrate
 from tests.support.freezing_proxy import freezing_proxy
 from tests.support.gateways import ADMIN_KEY, eventually, make_settings, running_gateway
@@ -57,6 +65,61 @@ async def test_the_admin_plane_works_on_postgresql(tmp_path: Path, valkey: Valke
         "tenant.create",
         "key.create",
     ]
+
+
+@needs_postgres
+async def test_invoices_are_final_on_postgresql_too(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    assert BINARIES is not None, "PostgreSQL is not installed"
+    now = utc_now()
+    month = Window(now - timedelta(days=60), now - timedelta(days=30))
+    with running_postgres(BINARIES) as url:
+        await asyncio.to_thread(migrate, url)
+        async with open_sessions(url) as sessions:
+            tenant = await create_tenant(sessions, None, name="acme", tier="pro", now=now)
+            admin = Principal(tenant.id, "acme", tenant.id, "pro", frozenset({"platform-admin"}))
+            await grant_credit(sessions, admin, tenant_id=tenant.id, amount_nanousd=5, note="n", now=now)
+            line = InvoiceLine(
+                position=1,
+                description="d",
+                month="2026-01",
+                is_adjustment=False,
+                model_id="m",
+                adapter_id="",
+                kind="input",
+                unit_price_nanousd=2,
+                num_requests=1,
+                quantity=4,
+                amount_nanousd=8,
+            )
+            draft = await add_draft(
+                sessions,
+                admin,
+                tenant_id=tenant.id,
+                terms=Terms("UTC", "", 0, "acme"),
+                period_start=month.start,
+                period_end=month.end,
+                calculation=Calculation(uuid4(), 0, [line]),
+                now=now,
+            )
+            await finalize(sessions, admin, draft.id, now=now)
+            invoice = await get_invoice(sessions, admin, draft.id)
+            assert (invoice.number, invoice.credit_nanousd, invoice.due_nanousd) == ("INV-000001", 5, 3)
+            for statement in (
+                "UPDATE invoices SET recipient = 'x'",
+                "DELETE FROM invoices",
+                "TRUNCATE invoices CASCADE",
+                "UPDATE invoice_lines SET quantity = 1",
+                "DELETE FROM invoice_lines",
+                "INSERT INTO invoice_lines SELECT invoice_id, 2, description, month, is_adjustment, model_id, "
+                "adapter_id, kind, 1, 1, 1, 1 FROM invoice_lines",
+                "UPDATE credit_entries SET amount_nanousd = 10",
+                "DELETE FROM credit_entries",
+            ):
+                async with sessions() as session:
+                    with pytest.raises(DBAPIError, match="never change"):
+                        await session.execute(text(statement))
+        await asyncio.to_thread(command.downgrade, alembic_config(url), "0004")
+        await asyncio.to_thread(migrate, url)
 
 
 @needs_postgres

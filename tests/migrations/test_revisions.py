@@ -61,3 +61,24 @@ def test_revision_4_keeps_prices_both_ways(tmp_path: Path) -> None:
         assert file.execute("SELECT completion_nanousd, minimum_nanousd FROM prices").fetchall() == [(3, 0)]
         command.downgrade(alembic_config(url), "0003")
         assert file.execute("SELECT * FROM prices").fetchall() == [("v", "m", 1, 2, 3, "2026-01-01", "2026-01-01")]
+
+
+def test_revision_7_goes_back_even_with_final_invoices(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url)
+    command.check(alembic_config(url))
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        file.executescript("""
+            INSERT INTO tenants (id, name, tier, created_at) VALUES ('a', 'acme', 'free', '2026-01-01');
+            INSERT INTO invoices VALUES ('i', 'invoice', 'final', 'INV-1', 'a', '', 'UTC', '2026-01-01', '2026-02-01',
+                NULL, '2026-02-01', 0, '', 0, 1, 0, 1, 0, 1, NULL, '2026-02-01', '2026-02-01');
+            INSERT INTO credit_entries VALUES ('c', 'a', '2026-01-01', 'grant', 5, NULL, '');
+        """)
+        with pytest.raises(sqlite3.IntegrityError, match="never change"):
+            file.execute("DELETE FROM credit_entries")
+        file.rollback()
+        command.downgrade(alembic_config(url), "0004")
+        assert file.execute("SELECT name FROM locks ORDER BY name").fetchall() == [("admins",), ("names",)]
+        assert file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall() == []
+        migrate(url)
+        assert file.execute("SELECT count(*) FROM invoices").fetchone() == (0,)

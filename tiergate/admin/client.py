@@ -50,6 +50,12 @@ class AdminClient:
     def patch(self, path: str, body: Json) -> Json:
         return self._call("PATCH", path, json=body)
 
+    def put(self, path: str, body: Json) -> Json:
+        return self._call("PUT", path, json=body)
+
+    def download(self, path: str, **query: Any) -> bytes:
+        return self._send("GET", path, params=query).content
+
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
 
@@ -66,6 +72,10 @@ class AdminClient:
             num_left = None if num_left is None else num_left - len(page["data"])
 
     def _call(self, method: str, path: str, **arguments: Any) -> Json:
+        response = self._send(method, path, **arguments)
+        return response.json() if response.content else {}
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
             response = self._http.request(method, path, **arguments)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -74,7 +84,7 @@ class AdminClient:
             ) from error
         if response.is_error:
             raise ApiError(_error_text(response), response.status_code)
-        return response.json() if response.content else {}
+        return response
 
 
 def _error_text(response: httpx.Response) -> str:

@@ -34,7 +34,7 @@ def outbox(tmp_path: Path) -> Iterator[OwnedFolder]:
 
 def put(folder: OwnedFolder, *events: bytes) -> None:
     with closing(Journal.open(folder.path)) as journal:
-        journal.write({}, {}, [(str(number), event) for number, event in enumerate(events)])
+        journal.write(closed=events)
 
 
 def event(*, tenant: UUID = TENANT, at: datetime = NOW, tokens: int = 10, cost: int = 100, key: str = "k") -> bytes:

@@ -1,0 +1,51 @@
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.admin.names import Draft
+from gateway.billing.periods import zone_of
+from gateway.clock import utc_now
+from gateway.domain.invoices.service import Terms, set_terms, terms_of
+from gateway.services import AdminDep, PlatformDep, SessionsDep
+
+router = APIRouter(prefix="/billing-accounts", tags=["invoices"])
+
+
+class BillingAccountDraft(Draft):
+    """How a tenant is billed from now on; invoices that exist keep what they say."""
+
+    time_zone: Annotated[str, Field(max_length=64)] = "UTC"
+    """Of the tz database, such as Europe/Berlin: months begin and end at its midnights."""
+    tax_name: Annotated[str, Field(max_length=60)] = ""
+    tax_basis_points: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """1,900 are 19 %."""
+    recipient: Annotated[str, Field(max_length=1000)] = ""
+    """Name and address, in lines; empty: the tenant's name."""
+
+
+class BillingAccountView(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    time_zone: str
+    tax_name: str
+    tax_basis_points: int
+    recipient: str
+
+
+@router.get("/{tenant_id}")
+async def show_account(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> BillingAccountView:
+    admin.require_tenant(tenant_id)
+    async with sessions() as session:
+        return BillingAccountView.model_validate(await terms_of(session, tenant_id))
+
+
+@router.put("/{tenant_id}")
+async def put_account(
+    tenant_id: UUID, draft: BillingAccountDraft, admin: PlatformDep, sessions: SessionsDep
+) -> BillingAccountView:
+    zone_of(draft.time_zone)
+    await set_terms(sessions, admin, tenant_id, Terms(**draft.model_dump()), now=utc_now())
+    async with sessions() as session:
+        return BillingAccountView.model_validate(await terms_of(session, tenant_id))

@@ -1,0 +1,23 @@
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from gateway.billing.documents import figures
+from gateway.domain.invoices.models import Invoice
+from gateway.domain.money import dollars
+
+
+def as_html(invoice: Invoice) -> str:
+    """One page without scripts or anything from elsewhere; long tables repeat their head on each sheet of paper."""
+    return _environment().get_template("invoice.html").render(invoice=invoice, figures=figures, dollars=dollars)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("gateway.billing.documents"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

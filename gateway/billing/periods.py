@@ -1,0 +1,40 @@
+"""Invoice periods: half open, in UTC, at midnights of the tenant's time zone."""
+
+import re
+from datetime import UTC, datetime
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from gateway.http.errors import InvalidRequest
+from gateway.metering.windows import Window
+
+_MONTH = re.compile(r"(20\d\d|21\d\d)-(0[1-9]|1[0-2])")
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Raises InvalidRequest for what is no name of the tz database, such as `Europe/Berlin`."""
+    if name not in _zones():
+        raise InvalidRequest(f"{name[:64]!r} is no time zone; send one such as Europe/Berlin or UTC", param="time_zone")
+    return ZoneInfo(name)
+
+
+def month_period(month: str, zone: ZoneInfo) -> Window:
+    """`2026-03`: from its first midnight in `zone` to the next month's. Raises InvalidRequest."""
+    if not _MONTH.fullmatch(month):
+        raise InvalidRequest("month: send one such as 2026-03", param="month")
+    year, number = int(month[:4]), int(month[5:])
+    return Window(_midnight(year, number, zone), _midnight(year + number // 12, number % 12 + 1, zone))
+
+
+def month_of(moment: datetime, zone: ZoneInfo) -> str:
+    return f"{moment.astimezone(zone):%Y-%m}"
+
+
+def _midnight(year: int, month: int, zone: ZoneInfo) -> datetime:
+    """Where clocks skip or repeat it, the same instant for the month that ends and the month that begins."""
+    return datetime(year, month, 1, tzinfo=zone).astimezone(UTC)
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())

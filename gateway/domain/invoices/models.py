@@ -1,0 +1,106 @@
+"""What is final never changes: triggers of revision 0007 refuse it, whoever asks."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from gateway.database import Base
+
+
+class BillingAccount(Base):
+    """How a tenant is billed; a tenant without a row: in UTC, without tax."""
+
+    __tablename__ = "billing_accounts"
+
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    time_zone: Mapped[str] = mapped_column(String(64))
+    tax_name: Mapped[str] = mapped_column(String(60))
+    tax_basis_points: Mapped[int]
+    recipient: Mapped[str] = mapped_column(Text)
+    """Name and address as they stand on the invoice, in lines."""
+
+
+class Invoice(Base):
+    """Or a credit note (`kind`), whose amounts are negative. Who is billed, where and at which tax is a copy."""
+
+    __tablename__ = "invoices"
+    __table_args__ = (
+        CheckConstraint("kind IN ('invoice', 'credit_note')", name="kind"),
+        CheckConstraint("(status = 'final') = (number IS NOT NULL) AND status IN ('draft', 'final')", name="status"),
+        CheckConstraint("total_nanousd = subtotal_nanousd + tax_nanousd", name="total"),
+        CheckConstraint("due_nanousd = total_nanousd - credit_nanousd", name="due"),
+        Index("ix_invoices_tenant_id_period_start", "tenant_id", "period_start"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(16))
+    number: Mapped[str | None] = mapped_column(String(32), unique=True)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    recipient: Mapped[str] = mapped_column(Text)
+    time_zone: Mapped[str] = mapped_column(String(64))
+    period_start: Mapped[datetime]
+    period_end: Mapped[datetime]
+    """Not included itself."""
+    calculation_id: Mapped[UUID | None]
+    """Names the rows of ClickHouse's `invoiced_events` that the lines are sums of."""
+    calculated_at: Mapped[datetime]
+    num_final_before: Mapped[int]
+    """Of the tenant's invoices when this one was calculated: one more, and a draft must be calculated anew."""
+    tax_name: Mapped[str] = mapped_column(String(60))
+    tax_basis_points: Mapped[int]
+    subtotal_nanousd: Mapped[int] = mapped_column(BigInteger)
+    tax_nanousd: Mapped[int] = mapped_column(BigInteger)
+    total_nanousd: Mapped[int] = mapped_column(BigInteger)
+    credit_nanousd: Mapped[int] = mapped_column(BigInteger)
+    """Of the total: paid from the tenant's credit, or (negative) added to it."""
+    due_nanousd: Mapped[int] = mapped_column(BigInteger)
+    credited_invoice_id: Mapped[UUID | None] = mapped_column(ForeignKey("invoices.id"))
+    """What a credit note takes back a part of."""
+    created_at: Mapped[datetime]
+    finalized_at: Mapped[datetime | None]
+    lines: Mapped[list["InvoiceLine"]] = relationship(
+        lazy="raise", cascade="all, delete-orphan", order_by="InvoiceLine.position", passive_deletes=True
+    )
+
+
+class InvoiceLine(Base):
+    """Usage of a model, an adapter and a kind of token at one price in one month; or a credit note's reason."""
+
+    __tablename__ = "invoice_lines"
+
+    invoice_id: Mapped[UUID] = mapped_column(ForeignKey("invoices.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    description: Mapped[str] = mapped_column(String(500))
+    month: Mapped[str] = mapped_column(String(7))
+    """Of the usage, in the invoice's time zone: 2026-03."""
+    is_adjustment: Mapped[bool]
+    """Usage of before the period that no invoice has billed, or billed differently."""
+    model_id: Mapped[str] = mapped_column(String(300))
+    adapter_id: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(16))
+    unit_price_nanousd: Mapped[int] = mapped_column(BigInteger)
+    """0 where it differs from request to request: minimums and discounts."""
+    num_requests: Mapped[int] = mapped_column(BigInteger)
+    quantity: Mapped[int] = mapped_column(BigInteger)
+    amount_nanousd: Mapped[int] = mapped_column(BigInteger)
+
+
+class CreditEntry(Base):
+    """A tenant's prepaid credit is the sum of its entries, which are only ever added."""
+
+    __tablename__ = "credit_entries"
+    __table_args__ = (
+        CheckConstraint("kind IN ('grant', 'invoice', 'credit_note')", name="kind"),
+        Index("ix_credit_entries_tenant_id", "tenant_id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    at: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(String(16))
+    amount_nanousd: Mapped[int] = mapped_column(BigInteger)
+    invoice_id: Mapped[UUID | None] = mapped_column(ForeignKey("invoices.id"))
+    note: Mapped[str] = mapped_column(String(500))
