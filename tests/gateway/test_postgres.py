@@ -118,7 +118,7 @@ async def test_invoices_are_final_on_postgresql_too(tmp_path: Path, valkey: Valk
                 async with sessions() as session:
                     with pytest.raises(DBAPIError, match="never change"):
                         await session.execute(text(statement))
-        await asyncio.to_thread(command.downgrade, alembic_config(url), "0004")
+        await asyncio.to_thread(command.downgrade, alembic_config(url), "0005")
         await asyncio.to_thread(migrate, url)
 
 

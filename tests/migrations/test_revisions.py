@@ -77,7 +77,7 @@ def test_revision_7_goes_back_even_with_final_invoices(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.IntegrityError, match="never change"):
             file.execute("DELETE FROM credit_entries")
         file.rollback()
-        command.downgrade(alembic_config(url), "0004")
+        command.downgrade(alembic_config(url), "0005")
         assert file.execute("SELECT name FROM locks ORDER BY name").fetchall() == [("admins",), ("names",)]
         assert file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall() == []
         migrate(url)
