@@ -17,6 +17,8 @@ _TPOT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+PRIORITY_CLASSES = ("enterprise", "pro", "free", "batch", "unknown")
+"""By priority; the last are requests whose key was not looked up yet, so that even enterprise may be among them."""
 _SERVED_BY = ("pool", "model", "tier")
 TOP_TENANTS = 20
 _TOP_TENANTS_A_PROCESS = 100
@@ -164,6 +166,9 @@ class Metrics:
             ["class"],
             registry=self._registry,
         )
+        for name in PRIORITY_CLASSES:
+            # Shown from the start, so that the first refusal is an increase.
+            self.overload_refusals.labels(name)
         self.loop_lag = self._gauge(
             "tiergate_event_loop_lag_seconds", "How late events are handled, the smaller of two measurements"
         )

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from gateway.http.errors import Saturated
-from gateway.metrics import Metrics
+from gateway.metrics import PRIORITY_CLASSES, Metrics
 
 BEAT_S = 0.05
-CLASSES = ("enterprise", "pro", "free", "batch", "unknown")
-"""By priority; the last are requests whose key was not looked up yet, so that even enterprise may be among them."""
-_UNKNOWN = len(CLASSES) - 1
+_UNKNOWN = len(PRIORITY_CLASSES) - 1
 _RETRY_AFTER_S = (0.5, 3.0)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """In the order of CLASSES."""
+    """In the order of PRIORITY_CLASSES."""
 
     lag_s: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1, 1.0)
     """A lag that lasts this long is too much, until it is half of that."""
@@ -107,7 +105,7 @@ class OverloadGuard:
             self._refuse(index)
 
     def _refuse(self, index: int) -> NoReturn:
-        self._metrics.overload_refusals.labels(CLASSES[index]).inc()
+        self._metrics.overload_refusals.labels(PRIORITY_CLASSES[index]).inc()
         raise Saturated(
             "the gateway has more requests than it can carry; try again soon",
             retry_after_s=self._jitter.uniform(*_RETRY_AFTER_S),

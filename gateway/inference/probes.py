@@ -67,6 +67,9 @@ def _show_fleet(shown: Metrics, fleet: Fleet) -> None:
     for pool in fleet.pools.values():
         loads = [member.load for member in pool.members if member.load is not None]
         shown.replicas.labels(pool.name).set(len(usable_members(pool)))
+        # From the start, so that the first one is an increase.
+        shown.retries.labels(pool.name)
+        shown.continuations.labels(pool.name)
         shown.pool_requests.labels(pool.name, "running").set(sum(load.num_running for load in loads))
         shown.pool_requests.labels(pool.name, "waiting").set(sum(load.num_waiting for load in loads))
 

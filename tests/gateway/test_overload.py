@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.errors import Saturated
-from gateway.metrics import Metrics
-from gateway.overload import BEAT_S, CLASSES, Bounds, LoopLag, OverloadGuard, Shedder
+from gateway.metrics import PRIORITY_CLASSES, Metrics
+from gateway.overload import BEAT_S, Bounds, LoopLag, OverloadGuard, Shedder
 
 PRIORITIES = range(4)
 LATENESS_S = st.floats(0, 5)
@@ -43,7 +43,7 @@ def test_a_class_is_never_refused_before_a_lower_one(beats: list[float], num_pre
     refused = [shedder.refuses(priority, num_preparing=num_preparing) for priority in PRIORITIES]
     assert refused == sorted(refused)
     # Whoever has shown no key may be enterprise.
-    assert not shedder.refuses(len(CLASSES) - 1, num_preparing=num_preparing) or all(refused)
+    assert not shedder.refuses(len(PRIORITY_CLASSES) - 1, num_preparing=num_preparing) or all(refused)
 
 
 @given(st.lists(LATENESS_S))
@@ -107,7 +107,7 @@ def test_work_in_preparation_stays_within_its_bounds(arrivals: list[tuple[int, b
 def test_a_refusal_says_when_to_come_back_and_is_counted(seed: int) -> None:
     metrics = Metrics()
     guard = OverloadGuard(metrics, bounds=Bounds(preparing=(0, 0, 0, 0, 0)), jitter=random.Random(seed))
-    for priority, name in enumerate(CLASSES[:-1]):
+    for priority, name in enumerate(PRIORITY_CLASSES[:-1]):
         with pytest.raises(Saturated) as refused:
             guard.check(priority)
         assert refused.value.status == 503 and refused.value.code == "gateway_overloaded"
