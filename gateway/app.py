@@ -20,7 +20,9 @@ from gateway.admin.billing_accounts import router as billing_accounts_router
 from gateway.admin.invoices import credits_router
 from gateway.admin.invoices import router as invoices_router
 from gateway.admin.keys import router as keys_router
+from gateway.admin.limits import router as limits_router
 from gateway.admin.models import router as models_router
+from gateway.admin.organization import router as organization_router
 from gateway.admin.prices import router as prices_router
 from gateway.admin.tenants import router as tenants_router
 from gateway.admin.tiers import router as tiers_router
@@ -209,7 +211,7 @@ def create_app(services: Services) -> FastAPI:
         # Reached only with another method, which gets its 405 here.
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     dashboard = dashboard_router(pepper=services.settings.key_pepper.get_secret_value())
-    data_plane = public_models_router, tokens_router, route_router, usage_router
+    data_plane = public_models_router, tokens_router, route_router, usage_router, limits_router, organization_router
     for router in (probes_router, *data_plane, _admin_router(), dashboard):
         app.include_router(router)
     return app

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from gateway.limits.reservation import Admission, Limits
-from gateway.limits.scripts import ADMIT, SETTLE, TELL
+from gateway.limits.scripts import ADMIT, SETTLE, SHOW, TELL
 from gateway.redis_client.resp import encode, encode_parts
 
 Closing = Literal["actual", "refund", "sweep"]
@@ -76,6 +76,12 @@ class Terms:
     def absorbs(self, other: "Terms") -> bool:
         """Do both count on the same scopes, day and month?"""
         return self is other or self._tell == other._tell
+
+
+def show(admission: Admission, *, window_us: int) -> bytes:
+    """How the scopes of a request that is never made stand."""
+    keys = [scope_key(admission.tenant_id, quote(scope.name, safe=":")) for scope in admission.scopes()]
+    return encode("EVALSHA", SHOW, len(keys), *keys, window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}")
 
 
 def settle_foreign(tenant_id: str, incarnation: str, request_id: str, record: str, how: Closing) -> bytes:

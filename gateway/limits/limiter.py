@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from gateway.http.errors import Unavailable
 from gateway.limits.availability import Availability
+from gateway.limits.commands import show
 from gateway.limits.ledger import Ledger, LedgerAway, Readings
 from gateway.limits.local import Entry, LocalLimiter, Reading
 from gateway.limits.presence import LEASE_S, Presence
@@ -27,6 +28,7 @@ from gateway.limits.scripts import SCRIPTS
 from gateway.limits.settlements import Settlement, Settlements
 from gateway.limits.standing import Standing
 from gateway.limits.telling import Telling
+from gateway.limits.usage_now import UsageNow, from_here, from_redis
 from gateway.redis_client import AWAY
 from gateway.redis_client.line import Call, Late
 from gateway.redis_client.pipeline import Pipeline
@@ -55,6 +57,8 @@ class Limiter:
     ) -> None:
         self.redis = redis
         self._availability = availability
+        self._window_s = window_s
+        self._clock = clock
         self._trouble = trouble
         self._readings = Readings(ledger, clock=clock)
         self.local = LocalLimiter(incarnation=incarnation, window_s=window_s, clock=clock)
@@ -113,6 +117,27 @@ class Limiter:
         """As if the request had never been."""
         if reservation.entry.is_live:
             self._give_back(reservation.entry)
+
+    async def usage_now(self, admission: Admission) -> list[UsageNow]:
+        """How the scopes of a request that is never made stand, the tenant's first. Raises Unavailable as `admit`."""
+        parts: list[bytes] | None = None
+        if not self._availability.is_away:
+            try:
+                command = show(admission, window_us=int(self._window_s * 1e6))
+                reply = await self.redis.send(command).future
+                assert isinstance(reply, bytes)
+                parts = reply.split(b";")
+            except AWAY:
+                self._trouble.set()
+        readings = await self._read(admission)
+        scopes, accounts = admission.scopes(), self.local.accounts_of(admission)
+        if parts is None:
+            now = self._clock()
+            return [
+                from_here(account, readings.get(scope.name), window_s=self._window_s, now=now)
+                for scope, account in zip(scopes, accounts, strict=True)
+            ]
+        return [from_redis(part, readings.get(scope.name)) for scope, part in zip(scopes, parts, strict=True)]
 
     async def start(self) -> None:
         """Try once to use Redis; where it does not answer, `run_forever` goes on trying."""

@@ -62,3 +62,21 @@ async def test_a_client_that_leaves_frees_its_place(gateway: Gateway) -> None:
         await eventually(lambda: not gateway.services.limiter.local.live_requests())
         await eventually(lambda: not len(gateway.services.limiter.settlements))
         assert (await client.post("/chat/completions", json=BODY)).status_code == 200
+
+
+async def test_a_client_is_told_what_is_left_of_everything_and_when_it_frees(gateway: Gateway) -> None:
+    key = await limit(gateway, requests_per_minute=5, tokens_per_day=1000, budget_nanousd_per_month=10**9)
+    async with gateway.client(key) as client:
+        assert (await client.post("/chat/completions", json=BODY)).status_code == 200
+        answer = (await client.get("/limits")).json()
+    assert (answer["tier"], answer["limiter"]) == ("free", "shared")
+    limits = {each["name"]: each for each in answer["limits"]}
+    requests, day, budget = limits["requests_per_minute"], limits["tokens_per_day"], limits["budget"]
+    assert (requests["used"], requests["remaining"], requests["scope"]) == (1, 4, "tenant")
+    assert requests["frees_at"] <= requests["resets_at"] < day["resets_at"] <= budget["resets_at"]
+    [event] = durable_events(gateway)
+    assert day["used"] == event.prompt_tokens + event.completion_tokens
+    assert budget["remaining"] == 10**9 - event.cost_nanousd
+    assert (limits["tokens_per_minute"]["max"], limits["tokens_per_minute"]["remaining"]) == (None, None)
+    # Without ClickHouse nobody knows what is unbilled.
+    assert answer["credit"] == {"balance_nanousd": 0, "unbilled_nanousd": None}

@@ -1,0 +1,109 @@
+"""`GET /v1/limits`: what is left of every limit, quota, budget and credit, and when it frees."""
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from gateway.billing.spending import unbilled_since
+from gateway.clock import utc_now
+from gateway.domain.invoices.service import credit_balance
+from gateway.http.errors import Forbidden, Unavailable
+from gateway.limits.reservation import Admission, Scope, seconds_to_midnight, seconds_to_next_month
+from gateway.limits.usage_now import UsageNow
+from gateway.metering.windows import Window
+from gateway.services import PrincipalDep, ServicesDep
+
+router = APIRouter(tags=["usage"])
+
+
+class LimitView(BaseModel):
+    """`max` and `remaining` are null where there is no such limit."""
+
+    scope: str
+    """Whom it binds: `tenant`, `key:ID`, `user:ID`."""
+    name: Literal["requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "budget"]
+    """As in the `code` of a 429."""
+    unit: Literal["requests", "tokens", "nanousd"]
+    max: int | None
+    used: int | None
+    """What is reserved for requests under way included."""
+    remaining: int | None
+    frees_at: datetime | None
+    """When some of what is used is free again, if known: requests under way end when they end."""
+    resets_at: datetime | None
+    """When all of it is, if nothing more is sent."""
+
+
+class CreditView(BaseModel):
+    balance_nanousd: int
+    unbilled_nanousd: int | None
+    """Usage that no final invoice has billed, before tax; null while usage cannot be read."""
+
+
+class LimitsAnswer(BaseModel):
+    tier: str
+    limiter: Literal["shared", "local"]
+    """`local`: Redis is away, and this is what the gateway that answers knows of itself."""
+    limits: list[LimitView]
+    credit: CreditView
+
+
+@router.get("/v1/limits")
+async def own_limits(principal: PrincipalDep, services: ServicesDep) -> LimitsAnswer:
+    tier = services.catalog.current.tiers.get(principal.tier)
+    if tier is None:
+        raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    now = utc_now()
+    asked = Admission(request_id="", tenant_id=principal.tenant_id, tier=tier, tokens=0, cost_nanousd=0, now=now)
+    usage = await services.limiter.usage_now(asked)
+    views = [view for scope, used in zip(asked.scopes(), usage, strict=True) for view in _views(scope, used, now)]
+    async with services.sessions() as session:
+        balance = await credit_balance(session, principal.tenant_id)
+        since = await unbilled_since(session, principal.tenant_id)
+    try:
+        window = Window(since, now + timedelta(seconds=1))
+        totals = await services.usage.totals(window, tenant_id=principal.tenant_text)
+        unbilled = int(totals["cost_nanousd"])
+    except Unavailable:
+        unbilled = None
+    return LimitsAnswer(
+        tier=tier.name,
+        limiter="local" if usage[0].is_local else "shared",
+        limits=views,
+        credit=CreditView(balance_nanousd=balance, unbilled_nanousd=unbilled),
+    )
+
+
+def _views(scope: Scope, used: UsageNow, now: datetime) -> list[LimitView]:
+    limits = scope.limits
+    midnight = now + timedelta(seconds=seconds_to_midnight(now))
+    next_month = now + timedelta(seconds=seconds_to_next_month(now))
+    first, last = (
+        (now + timedelta(seconds=seconds)) if used.num_requests else None for seconds in (used.frees_s, used.reset_s)
+    )
+
+    def view(
+        name: str, unit: str, most: int | None, spent: int | None, frees_at: datetime | None, resets_at: datetime | None
+    ) -> LimitView:
+        return LimitView.model_validate(
+            {
+                "scope": scope.name,
+                "name": name,
+                "unit": unit,
+                "max": most,
+                "used": spent,
+                "remaining": None if most is None or spent is None else max(0, most - spent),
+                "frees_at": frees_at,
+                "resets_at": resets_at,
+            }
+        )
+
+    return [
+        view("requests_per_minute", "requests", limits.requests_per_minute, used.num_requests, first, last),
+        view("tokens_per_minute", "tokens", limits.tokens_per_minute, used.num_tokens, first, last),
+        view("concurrency", "requests", limits.concurrency, used.num_live, None, None),
+        view("tokens_per_day", "tokens", limits.tokens_per_day, used.tokens_today, midnight, midnight),
+        view("budget", "nanousd", limits.budget_nanousd_per_month, used.spent_this_month, next_month, next_month),
+    ]
