@@ -67,6 +67,7 @@ from gateway.settings import ConfigError, GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.configured_members import FixedMembers
+from gateway.upstream.deep_checks import DeepChecks
 from gateway.upstream.gates import watch_gates
 from gateway.upstream.registry import READ_DEADLINE_S, Registry
 from router.gate import Gates
@@ -116,6 +117,7 @@ async def open_services(
         workers = await stack.enter_async_context(WorkerClient(settings))
         fixed = FixedMembers(settings, workers)
         registry = Registry(redis, catalog, fixed, settings)
+        deep_checks = DeepChecks(registry, workers)
         bundles = BundleStore(settings, registry, workers)
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
         metrics = Metrics()
@@ -157,6 +159,7 @@ async def open_services(
                 fixed.check_forever(),
                 registry.refresh_forever(),
                 watch_gates(gates, registry, metrics),
+                deep_checks.check_forever(),
                 bundles.fetch_forever(),
                 workers.sweep_forever(),
                 outbox.keep_forever(),

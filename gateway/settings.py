@@ -116,6 +116,8 @@ class GatewaySettings(KafkaSettings):
     connect_timeout_s: float = Field(default=2.0, gt=0)
     idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long a worker may stay silent within a request."""
+    worker_silence_s: float = Field(default=15.0, gt=5)
+    """The same for workers of ours that generate: they say every 5 s that they are alive."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     saturated_waiting: int = Field(default=10, ge=0)
     """A replica with more requests waiting is full."""

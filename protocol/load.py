@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from typing import Annotated
 
 import msgspec
 
@@ -10,6 +11,11 @@ WORKERS_KEY = "tiergate:workers"
 HEARTBEAT_S = 0.5
 STALE_AFTER_S = 5.0
 """A registration older than this belongs to a worker that is gone."""
+
+
+LOAD_HEADER = "x-tiergate-load"
+"""Beside every answer of our workers: what changes quickly of their report."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
@@ -22,18 +28,18 @@ class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
     pool: str | None
     adapters: tuple[str, ...]
     """That it serves."""
-    num_running: int
-    num_waiting: int
-    max_num_seqs: int
-    max_waiting: int
-    max_model_len: int
-    num_blocks: int
-    num_free_blocks: int
-    block_size: int
+    num_running: _Count
+    num_waiting: _Count
+    max_num_seqs: _Count
+    max_waiting: _Count
+    max_model_len: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    num_blocks: _Count
+    num_free_blocks: _Count
+    block_size: _Count
     is_draining: bool
-    prompt_tokens_total: int
-    completion_tokens_total: int
-    discarded_tokens_total: int
+    prompt_tokens_total: _Count
+    completion_tokens_total: _Count
+    discarded_tokens_total: _Count
     resident_adapters: tuple[str, ...] | None = None
     """Those of `adapters` that a request need not wait for; None: all."""
 
@@ -42,6 +48,24 @@ class Registration(msgspec.Struct, kw_only=True, frozen=True):
     url: str
     sent_at_ms: int
     load: LoadReport
+
+
+def load_header(*, num_running: int, num_waiting: int, num_free_blocks: int, is_draining: bool) -> bytes:
+    return b"%d,%d,%d,%d" % (num_running, num_waiting, num_free_blocks, is_draining)
+
+
+def with_header(load: LoadReport, header: bytes) -> LoadReport:
+    """The report as the header of a later answer changes it. Raises ValueError for what is no such header."""
+    num_running, num_waiting, num_free_blocks, is_draining = [int(part) for part in header.split(b",")]
+    if min(num_running, num_waiting, num_free_blocks) < 0 or num_free_blocks > load.num_blocks:
+        raise ValueError("counts out of range")
+    return msgspec.structs.replace(
+        load,
+        num_running=num_running,
+        num_waiting=num_waiting,
+        num_free_blocks=num_free_blocks,
+        is_draining=bool(is_draining),
+    )
 
 
 class BadSignature(Exception):

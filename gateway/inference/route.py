@@ -44,7 +44,11 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
         except RouteError as error:
             raise as_failure(failure) if failure else as_gateway_error(error, record.accepted.request.model) from None
         for member in decision.members[:MAX_REPLICAS]:
-            if failure is not None:
+            if failure is None:
+                services.registry.retry_budget(decision.pool).note_request()
+            elif not _may_retry(services, decision):
+                raise as_failure(failure) from failure
+            else:
                 services.metrics.retries.labels(decision.pool).inc()
             exchange.end_preparation()
             failure = await _try(services, record, attempt, decision, member)
@@ -74,14 +78,15 @@ async def _try(
     except MemberFailed as error:
         kind = failure_kind(error, is_delivered=record.is_delivered)
         services.metrics.upstream_failures.add((decision.pool, kind))
-        if not error.is_reachable:
-            services.registry.note_failure(member.worker_id)
+        if error.is_fault or not error.is_reachable:
+            services.registry.note_failure(member.worker_id, is_fatal=not error.is_reachable)
         elif error.retry_after_s is not None:
             gate.note_full(member.worker_id, time.monotonic())
         return error
     finally:
         trip.end()
     gate.note_end(time.monotonic())
+    services.registry.note_success(member.worker_id)
     return None
 
 
@@ -91,7 +96,7 @@ async def _go_on(
     """The client has a part of the answer: only a replica that goes on exactly after it will do. It sees a pause."""
     for _ in range(MAX_CONTINUATIONS):
         member = await _successor(services, record, attempt, decision)
-        if member is None or _is_late(services, record):
+        if member is None or _is_late(services, record) or not _may_retry(services, decision):
             break
         services.metrics.continuations.labels(decision.pool).inc()
         next_failure = await _try(services, record, attempt, decision, member)
@@ -117,6 +122,11 @@ async def _successor(services: Services, record: UsageRecord, attempt: Attempt, 
         if time.monotonic() > give_up_at or not any(attempt.num_kept(member) for member in decision.members):
             return None
         await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _may_retry(services: Services, decision: Decision) -> bool:
+    num_under_way = services.metrics.num_in_flight
+    return services.registry.retry_budget(decision.pool).spend(time.monotonic(), num_under_way=num_under_way)
 
 
 def _decide(services: Services, exchange: Exchange, record: UsageRecord, *, has_failed: bool) -> Decision:

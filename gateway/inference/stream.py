@@ -18,6 +18,7 @@ from gateway.upstream.streams.own import ToldIds, WorkerStream
 from gateway.upstream.streams.whole import read_whole
 from protocol.accounting import DONE_EVENT
 from protocol.errors import ErrorBody
+from protocol.load import LOAD_HEADER
 from protocol.requests import GenerationRequest
 from router.fleet import Member
 from router.policy import Decision
@@ -27,6 +28,7 @@ _HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+_LOAD_HEADER = LOAD_HEADER.encode()
 _ERROR = msgspec.json.Decoder(ErrorBody)
 MemberStream = WorkerStream | ForeignStream
 
@@ -65,7 +67,7 @@ class Relay:
             cache_salt=record.accepted.principal.tenant_text,
             continue_from=begun,
         )
-        answer = await send_to(member, body, self._services, record)
+        answer = await send_to(member, body, self._services, record, shows_life=member.engine == "tiergate")
         try:
             note_route(self._exchange, record, decision)
             if self._request.stream:
@@ -182,7 +184,9 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
         headers["x-tiergate-adapter"] = record.measured.adapter_name
 
 
-async def send_to(member: Member, body: bytes, services: Services, record: UsageRecord) -> Answer:
+async def send_to(
+    member: Member, body: bytes, services: Services, record: UsageRecord, *, shows_life: bool = False
+) -> Answer:
     """As `WorkerClient.post`; to our own workers with the tenant, its weight, and how long it may still take."""
     accepted, elapsed_s = record.accepted, record.elapsed_ms() / 1000
     services.metrics.observe_preparation(elapsed_s)
@@ -196,7 +200,11 @@ async def send_to(member: Member, body: bytes, services: Services, record: Usage
             shown_model=record.shown_model,
         )
     record.note_sent(elapsed_s * 1000)
-    return await services.workers.post(member, accepted.path, body, headers)
+    answer = await services.workers.post(member, accepted.path, body, headers, shows_life=shows_life)
+    load = answer.header(_LOAD_HEADER)
+    if load is not None and member.engine == "tiergate":
+        services.registry.told_loads.note(member.worker_id, load)
+    return answer
 
 
 def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
@@ -209,4 +217,4 @@ def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
         is_refusal = False
     if is_refusal:
         return MemberRefused(400, body)
-    return MemberFailed(f"{member.worker_id} gave the request up: {body[:200]!r}", is_reachable=True)
+    return MemberFailed(f"{member.worker_id} gave the request up: {body[:200]!r}", is_reachable=True, is_fault=True)

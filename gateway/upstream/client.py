@@ -12,13 +12,15 @@ from router.fleet import Member
 
 MAX_ANSWER_BYTES = 64 * 2**20
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
+_FAULTS = frozenset({500, 502, 504})
 
 
 class MemberFailed(Exception):
     """A member could not be reached, broke off or answered that it cannot now; another may.
 
     is_reachable: it answered, or the fault was ours, so that other requests need not avoid it.
-    is_missing: it does not have the model or adapter that we took it to have.
+    is_missing: it does not have the model or adapter that we took it to have. is_fault: an error of its own, which may
+    be the request's alone; many in a row are the member's.
     """
 
     def __init__(
@@ -28,8 +30,10 @@ class MemberFailed(Exception):
         retry_after_s: float | None = None,
         is_reachable: bool = False,
         is_missing: bool = False,
+        is_fault: bool = False,
     ) -> None:
         super().__init__(message)
+        self.is_fault = is_fault
         self.is_missing = is_missing
         self.retry_after_s = retry_after_s
         self.is_reachable = is_reachable
@@ -100,6 +104,7 @@ class WorkerClient:
             silence_s=settings.idle_timeout_s,
             total_s=settings.request_timeout_s,
         )
+        self._worker_silence_s = settings.worker_silence_s
 
     async def __aenter__(self) -> "WorkerClient":
         return self
@@ -110,14 +115,19 @@ class WorkerClient:
     async def sweep_forever(self) -> None:
         await self._pool.sweep_forever()
 
-    async def post(self, member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """An answer with status 200; `headers` come on top of the usual. Raises MemberFailed or MemberRefused."""
+    async def post(
+        self, member: Member, path: str, body: bytes, headers: Mapping[str, str], *, shows_life: bool = False
+    ) -> Answer:
+        """An answer with status 200; `headers` come on top of the usual. Raises MemberFailed or MemberRefused.
+
+        shows_life: the member says something every few seconds, whatever it waits for.
+        """
         origin = parse_origin(member.url)
         head = self._head("POST", origin, path, member.url, engine=member.engine)
         named = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n".encode() + body
         try:
-            connection = await self._pool.begin(origin, raw)
+            connection = await self._pool.begin(origin, raw, silence_s=self._worker_silence_s if shows_life else None)
             if connection.status != 200:
                 await self._raise_refusal(member, origin, connection)
         except TransportFailed as failure:
@@ -146,7 +156,8 @@ class WorkerClient:
             retry_after = connection.headers.get(b"retry-after", b"")
             retry_after_s = float(retry_after) if retry_after.isdigit() else None
             message = f"{member.worker_id} answered {status}"
-            raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True)
+            is_fault = status in _FAULTS
+            raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True, is_fault=is_fault)
         if status == 404:
             # The client's own names were checked before; this one is between us and the member.
             raise MemberFailed(f"{member.worker_id} does not have what we ask for", is_reachable=True, is_missing=True)

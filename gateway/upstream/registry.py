@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -16,23 +15,20 @@ from gateway.domain.prices.price_book import UNPRICED_VERSION
 from gateway.redis_client import AWAY
 from gateway.settings import GatewaySettings
 from gateway.upstream.configured_members import FixedMembers
+from gateway.upstream.health import WELL, Health
+from gateway.upstream.retry_budget import RetryBudget
+from gateway.upstream.sightings import Sightings
+from gateway.upstream.told_loads import ToldLoads
 from gateway.upstream.traffic import Traffic
-from protocol.load import HEARTBEAT_S, STALE_AFTER_S, WORKERS_KEY, BadSignature, Registration, unseal
+from protocol.load import HEARTBEAT_S, STALE_AFTER_S, WORKERS_KEY, Registration
 from router.fleet import Fleet, Member, Pool
 
 _log = logging.getLogger(__name__)
 
 READ_DEADLINE_S = 1.0
 """A loop can wait longer for Redis than a request: it also runs while our own event loop is slow."""
-SHUN_S = 2.0
-"""How long a replica that failed a request is taken for unhealthy, unless it was merely full."""
-
-
-@dataclass(slots=True)
-class _Sighting:
-    registration: Registration
-    changed_at: float
-    """Our own monotonic clock, so that skewed clocks do not make a live worker stale."""
+MAX_GONE = 1000
+"""Names of members that are gone are remembered up to here."""
 
 
 class Registry:
@@ -46,11 +42,14 @@ class Registry:
         self._redis = redis
         self._catalog = catalog
         self._fixed = fixed
-        self._worker_key = settings.worker_key.get_secret_value() if settings.worker_key else None
-        self._sightings: dict[str, _Sighting] = {}
-        self._shunned_until: dict[str, float] = {}
+        self._sightings = Sightings(settings.worker_key.get_secret_value()) if settings.worker_key else None
         self._failed_at = float("-inf")
+        self._started_at = time.monotonic()
+        self._known: set[str] = set()
         self._traffic = Traffic()
+        self._budgets: dict[str, RetryBudget] = {}
+        self.told_loads = ToldLoads()
+        self.health = Health()
         self.fleet = Fleet(pools={})
 
     async def refresh_forever(self) -> None:
@@ -61,83 +60,90 @@ class Registry:
     async def refresh(self) -> None:
         """Read the registrations and draw the fleet anew; while Redis is away the last ones stand."""
         now = time.monotonic()
-        if self._worker_key is not None:
+        if self._sightings is not None:
             try:
                 async with asyncio.timeout(READ_DEADLINE_S):
                     sealed = await cast(Awaitable[dict[bytes, bytes]], self._redis.hgetall(WORKERS_KEY))
-                self._note(sealed, now)
+                self._sightings.note(sealed, now, is_settled=now - self._failed_at > STALE_AFTER_S)
             except AWAY as error:
                 self._keep(now, error)
         self.redraw()
+        for pool in self.fleet.pools.values():
+            if self.health.judge_pool(pool.members, now):
+                self.redraw()
 
     def redraw(self) -> None:
         now = time.monotonic()
         self.fleet = Fleet(pools=_draw(self._catalog, self._traffic.attach(self._members(now), now)))
 
-    def note_failure(self, worker_id: str) -> None:
-        """A request failed there: other requests go elsewhere for a moment."""
-        now = time.monotonic()
-        self._shunned_until = {each: until for each, until in self._shunned_until.items() if until > now}
-        self._shunned_until[worker_id] = now + SHUN_S
-        self.redraw()
+    def note_failure(self, worker_id: str, *, is_fatal: bool) -> None:
+        """A request failed there: others may have to go elsewhere for a moment."""
+        if self.health.note_failure(worker_id, time.monotonic(), is_fatal=is_fatal):
+            self.redraw()
+
+    def note_success(self, worker_id: str) -> None:
+        self.health.note_success(worker_id, time.monotonic())
+
+    def note_probe(self, worker_id: str, *, is_ready: bool) -> None:
+        if self.health.note_probe(worker_id, time.monotonic(), is_ready=is_ready):
+            self.redraw()
+
+    def retry_budget(self, pool: str) -> RetryBudget:
+        budget = self._budgets.get(pool)
+        if budget is None:
+            budget = self._budgets[pool] = RetryBudget(time.monotonic())
+        return budget
 
     def registrations(self) -> list[Registration]:
-        return [sighting.registration for sighting in self._sightings.values()]
-
-    def _note(self, sealed: dict[bytes, bytes], now: float) -> None:
-        assert self._worker_key is not None
-        for name, value in sealed.items():
-            try:
-                registration = unseal(value, worker_key=self._worker_key)
-            except (BadSignature, msgspec.MsgspecError) as error:
-                _log.warning("the registration of %r is not taken: %s", name.decode(errors="replace"), error)
-                continue
-            self._see(registration, now)
-        # Right after an outage Redis may be empty: the workers get the time to register again.
-        is_settled = now - self._failed_at > STALE_AFTER_S
-        present = {name.decode(errors="replace") for name in sealed}
-        for worker_id, sighting in list(self._sightings.items()):
-            is_stale = now - sighting.changed_at > STALE_AFTER_S
-            if is_stale or (is_settled and worker_id not in present):
-                del self._sightings[worker_id]
-
-    def _see(self, registration: Registration, now: float) -> None:
-        worker_id = registration.load.worker_id
-        known = self._sightings.get(worker_id)
-        if known is None:
-            # The first sight may be of a worker long dead; a live one shows itself with its next heartbeat.
-            if time.time() - registration.sent_at_ms / 1000 < STALE_AFTER_S:
-                self._sightings[worker_id] = _Sighting(registration, now)
-        elif registration.sent_at_ms != known.registration.sent_at_ms:
-            self._sightings[worker_id] = _Sighting(registration, now)
+        return self._sightings.registrations() if self._sightings is not None else []
 
     def _keep(self, now: float, error: BaseException) -> None:
         if now - self._failed_at > STALE_AFTER_S:
             _log.warning("Redis is away, the last picture of the fleet stands: %r", error)
         self._failed_at = now
-        for sighting in self._sightings.values():
-            sighting.changed_at = now
+        if self._sightings is not None:
+            self._sightings.keep(now)
 
     def _members(self, now: float) -> list[tuple[str, Member]]:
-        """(pool, member) of everybody known; whoever failed lately is marked."""
+        """(pool, member) of everybody known, one for each name; whoever is not well is marked."""
         registered = [
-            (load.pool or _pool_of_model(self._catalog, load.model), _registered_member(sighting.registration))
-            for sighting in self._sightings.values()
-            for load in (sighting.registration.load,)
+            (load.pool or _pool_of_model(self._catalog, load.model), _registered_member(registration))
+            for registration in self.registrations()
+            for load in (registration.load,)
         ]
-        return [
-            (pool, _mark(member, is_healthy=member.is_healthy and now >= self._shunned_until.get(member.worker_id, 0)))
-            for pool, member in [*registered, *self._fixed.members()]
-        ]
+        found: dict[str, tuple[str, Member]] = {}
+        for pool, member in [*registered, *self._fixed.members()]:
+            found.setdefault(member.worker_id, (pool, member))
+        self._note_new(found, now)
+        self.health.forget_all_but(found.keys())
+        self.told_loads.forget_all_but(found.keys())
+        return [(pool, self._judged(self.told_loads.freshen(member), now)) for pool, member in found.values()]
+
+    def _judged(self, member: Member, now: float) -> Member:
+        verdict = self.health.verdict(member.worker_id, now, is_probed=member.engine == "tiergate")
+        if verdict == WELL:
+            return member
+        return msgspec.structs.replace(
+            member,
+            is_healthy=member.is_healthy and verdict.is_healthy,
+            is_on_trial=verdict.is_on_trial,
+            weight=verdict.weight,
+        )
+
+    def _note_new(self, found: Mapping[str, tuple[str, Member]], now: float) -> None:
+        """Whoever comes after our own start starts slowly; a server that is listed and down is not there yet."""
+        present = {worker_id for worker_id, (_, member) in found.items() if member.is_healthy}
+        if now - self._started_at > STALE_AFTER_S:
+            for worker_id in present - self._known:
+                self.health.note_new(worker_id, now)
+        self._known |= present
+        if len(self._known) > 2 * len(found) + MAX_GONE:
+            self._known &= present
 
 
 def _registered_member(registration: Registration) -> Member:
     load = registration.load
     return Member(worker_id=load.worker_id, url=registration.url.rstrip("/"), model_name=load.model, load=load)
-
-
-def _mark(member: Member, *, is_healthy: bool) -> Member:
-    return member if member.is_healthy == is_healthy else msgspec.structs.replace(member, is_healthy=is_healthy)
 
 
 def _pool_of_model(catalog: CatalogCache, model_id: str) -> str:

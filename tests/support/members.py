@@ -48,6 +48,21 @@ async def serving_member(
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", handler)
     app.router.add_post("/v1/embeddings", handler)
+    async with serving_app(app) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving_path(path: str, handler: Handler) -> AsyncIterator[str]:
+    """The URL of a server that answers GET of this path alone."""
+    app = web.Application()
+    app.router.add_get(path, handler)
+    async with serving_app(app) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving_app(app: web.Application) -> AsyncIterator[str]:
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

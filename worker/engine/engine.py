@@ -142,6 +142,12 @@ class Engine:
 
         self._call(uninstall)
 
+    def brief_load(self) -> tuple[int, int, int]:
+        """Running, waiting, free blocks."""
+        scheduler = self._parts.scheduler
+        num_running = scheduler.num_running
+        return num_running, max(len(self._streams) - num_running, 0), scheduler.pool.num_free
+
     def report(self) -> EngineLoad:
         scheduler, loop = self._parts.scheduler, self._loop
         num_running = scheduler.num_running

@@ -9,6 +9,8 @@ from worker.engine.request import TokenOutput
 
 Delivery = tuple["TokenStream", TokenOutput | EngineError]
 _AT_ONCE = 8
+SILENCE_S = 5.0
+"""A request that was evicted, or that waits behind a long step, makes no tokens for a while."""
 
 
 class Bell:
@@ -22,12 +24,16 @@ class Bell:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def wait(self) -> None:
+    async def wait(self, limit_s: float | None = None) -> None:
+        """Until it rings, or for `limit_s`."""
         self._waiter = self.loop.create_future()
+        timer = None if limit_s is None else self.loop.call_later(limit_s, self.ring)
         try:
             await self._waiter
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()
 
 
 class TokenStream:
@@ -114,11 +120,12 @@ class JointStream:
     """An async iterator over the outputs of several streams that share a bell, each with its stream's index.
 
     It ends with the last stream, and raises the first EngineError. Then, and when the waiting task is cancelled, all
-    streams are closed.
+    streams are closed. After the first output it gives an empty list whenever nothing came for SILENCE_S.
     """
 
     def __init__(self, streams: list[TokenStream]) -> None:
         self._streams = streams
+        self._has_begun = False
 
     def __aiter__(self) -> "JointStream":
         return self
@@ -127,12 +134,16 @@ class JointStream:
         while not all(stream.is_done for stream in self._streams):
             outputs = self._take()
             if outputs:
+                self._has_begun = True
                 return outputs
+            rings_at = self._streams[0].bell.loop.time() + SILENCE_S
             try:
-                await self._streams[0].bell.wait()
+                await self._streams[0].bell.wait(SILENCE_S if self._has_begun else None)
             except asyncio.CancelledError:
                 self.close()
                 raise
+            if self._has_begun and self._streams[0].bell.loop.time() >= rings_at:
+                return self._take()
         raise StopAsyncIteration
 
     def close(self) -> None:

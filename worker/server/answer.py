@@ -40,6 +40,8 @@ class Answer:
                 async for arrival in arrivals:
                     if isinstance(arrival, Waiting):
                         yield arrival
+                    elif not arrival:
+                        yield Waiting(0)
                     else:
                         yield [piece for i, output in arrival for piece in self._take(self.choices[i], output)]
                         if self.is_finished:

@@ -33,7 +33,9 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
         routes.append(Route(f"{prefix}/detokenize", tokenize.detokenize, methods=["POST"]))
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(KeyGate, api_key=replica.api_key, metrics_key=replica.metrics_key)],
+        middleware=[
+            Middleware(KeyGate, api_key=replica.api_key, metrics_key=replica.metrics_key, load=replica.load_header)
+        ],
         exception_handlers={ProtocolError: on_protocol_error, HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False

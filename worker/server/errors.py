@@ -3,16 +3,19 @@
 import hmac
 import ipaddress
 import logging
+from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import ErrorType, ProtocolError, encode_error
+from protocol.load import LOAD_HEADER
 from worker.server.request_body import BodyTooLarge
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
+_LOAD_HEADER = LOAD_HEADER.encode()
 METRICS_PATH = "/metrics"
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 log = logging.getLogger("tiergate.server")
@@ -40,11 +43,15 @@ class NotHere(ProtocolError):
 class KeyGate:
     """Lets a request through when it presents the key; without a configured key, always.
 
-    `/metrics` has a key of its own, beside the worker's, and is for this machine only where there is neither.
+    `/metrics` has a key of its own, beside the worker's, and is for this machine only where there is neither. Answers
+    carry the worker's load.
     """
 
-    def __init__(self, app: ASGIApp, *, api_key: str | None, metrics_key: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, api_key: str | None, metrics_key: str | None, load: Callable[[], bytes]
+    ) -> None:
         self._app = app
+        self._load = load
         self._api_key, self._metrics_key = (None if key is None else _bearer(key) for key in (api_key, metrics_key))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +60,15 @@ class KeyGate:
         except ProtocolError as error:
             await error_response(error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, self._telling_load(send))
+
+    def _telling_load(self, send: Send) -> Send:
+        async def tell(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (_LOAD_HEADER, self._load())]
+            await send(message)
+
+        return tell
 
     def _check(self, scope: Scope) -> None:
         """Raises BadKey or NotHere."""

@@ -14,6 +14,8 @@ from worker.server.replica import Replica
 
 STALLED_AFTER_S = 120.0
 """A step of a long prompt on a slow machine takes many seconds; a busy worker must not be killed for it."""
+PROOF_S = 5.0
+"""For how long a completion, or any tokens made for others, proves that the next one would succeed."""
 _PROBE_TOKENS = 3
 _PROBE_DEADLINE_S = 60.0
 
@@ -24,24 +26,32 @@ class Unhealthy(ProtocolError):
 
 
 class Readiness:
-    """Ready means that a real completion succeeded once; concurrent probes share one."""
+    """Ready means that a real completion succeeded lately, or that tokens were made; concurrent probes share one."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._is_proven = False
+        self._proven_at = float("-inf")
+        self._num_tokens = 0
 
     async def prove(self, replica: Replica) -> None:
         """Raises Draining, Unhealthy or an EngineError."""
         replica.check_accepting()
         async with self._lock:
-            if self._is_proven:
+            num_tokens = replica.engine.report().completion_tokens_total
+            if time.monotonic() - self._proven_at < PROOF_S or num_tokens > self._num_tokens > 0:
+                self._note(num_tokens)
                 return
             try:
                 async with asyncio.timeout(_PROBE_DEADLINE_S):
                     await _complete(replica)
             except TimeoutError:
                 raise Unhealthy(f"no completion within {_PROBE_DEADLINE_S:.0f} s", code="not_ready") from None
-            self._is_proven = True
+            self._note(replica.engine.report().completion_tokens_total)
+
+    def _note(self, num_tokens: int) -> None:
+        if num_tokens > self._num_tokens:
+            self._proven_at = time.monotonic()
+        self._num_tokens = num_tokens
 
 
 async def health(request: Request) -> Response:

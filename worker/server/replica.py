@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protocol.errors import ErrorType, ProtocolError
-from protocol.load import LoadReport
+from protocol.load import LoadReport, load_header
 from text.bundle import Bundle
 from worker.engine.request import Pooling
 from worker.server.activity import Activity
@@ -67,6 +67,15 @@ class Replica:
     def check_accepting(self) -> None:
         if self.is_draining:
             raise Draining()
+
+    def load_header(self) -> bytes:
+        num_running, num_waiting, num_free_blocks = self.engine.brief_load()
+        return load_header(
+            num_running=num_running,
+            num_waiting=num_waiting,
+            num_free_blocks=num_free_blocks,
+            is_draining=self.is_draining,
+        )
 
     def load_report(self) -> LoadReport:
         load = self.engine.report()

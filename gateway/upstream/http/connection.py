@@ -34,6 +34,7 @@ class Connection(asyncio.Protocol):
         "is_closed",
         "is_keepable",
         "may_linger",
+        "silence_s",
         "started_at",
         "status",
     )
@@ -44,6 +45,8 @@ class Connection(asyncio.Protocol):
         self._is_reused = self.is_closed = False
         self._parser = httptools.HttpResponseParser(self)
         self.started_at = self.active_at = loop.time()
+        self.silence_s = float("inf")
+        """How long the member may be silent while we wait for it."""
         self._reset()
 
     def _reset(self) -> None:

@@ -44,13 +44,17 @@ class ConnectionPool:
         self._busy: set[Connection] = set()
         self._tls: ssl.SSLContext | None = None
 
-    async def begin(self, origin: Origin, raw: bytes) -> Connection:
-        """Send a request; the connection, its status read, is to be given to `end`. Raises TransportFailed."""
+    async def begin(self, origin: Origin, raw: bytes, *, silence_s: float | None = None) -> Connection:
+        """Send a request; the connection, its status read, is to be given to `end`. Raises TransportFailed.
+
+        silence_s: instead of the pool's.
+        """
         while True:
             connection = self._take_idle(origin) or await self._connect(origin)
             self._busy.add(connection)
             try:
                 connection.send(raw)
+                connection.silence_s = silence_s or self._silence_s
                 await connection.head()
                 return connection
             except ConnectionWasStale:
@@ -88,8 +92,8 @@ class ConnectionPool:
     def sweep(self, now: float) -> None:
         """Fail what is silent or takes too long, close what has been idle."""
         for connection in list(self._busy):
-            if connection.is_awaited and now - connection.active_at > self._silence_s:
-                connection.fail(TransportFailed(f"silent for {self._silence_s:g} s"))
+            if connection.is_awaited and now - connection.active_at > connection.silence_s:
+                connection.fail(TransportFailed(f"silent for {connection.silence_s:g} s"))
             elif now - connection.started_at > self._total_s:
                 connection.fail(TransportFailed(f"not done within {self._total_s:g} s"))
         for origin, idle in list(self._idle.items()):

@@ -20,7 +20,7 @@ from tests.support.valkey import ValkeyProcess
 from tests.support.workers import WorkerProcess
 
 NUM_STREAMS = 50
-NUM_TOKENS = 300
+NUM_TOKENS = 500
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ async def hear(client: httpx.AsyncClient, body: dict[str, Any], heard: Heard) ->
 
 
 async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = None) -> list[Heard]:
-    """Every answer; `disturb` is called when every stream has begun and none has ended."""
+    """Every answer; `disturb` is called when every stream has begun, and most have not ended."""
     found = [Heard() for _ in range(NUM_STREAMS)]
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {await gateway.make_key()}"}
@@ -134,7 +134,7 @@ async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = Non
         if disturb is not None:
             streams = [heard for body, heard in zip(bodies(), found, strict=True) if body.get("stream")]
             await eventually(lambda: all(len(heard.texts.get(0, "")) > 3 for heard in streams))
-            assert not any(heard.ends for heard in found)
+            assert sum(not heard.ends for heard in found) > NUM_STREAMS / 2
             disturb()
     return found
 
@@ -143,10 +143,25 @@ def told(events: list[UsageEvent]) -> list[tuple[Any, ...]]:
     return sorted((each.status, each.prompt_tokens, each.completion_tokens, each.cost_nanousd) for each in events)
 
 
-async def check_nobody_notices(gateway: Gateway, disturb: Callable[[], None]) -> None:
+def busiest(gateway: Gateway, workers: list[WorkerProcess]) -> WorkerProcess:
+    members = gateway.services.registry.fleet.pools["small"].members
+    url = max(members, key=lambda member: member.in_flight.num_requests).url
+    return next(worker for worker in workers if worker.url == url)
+
+
+async def check_nobody_notices(
+    gateway: Gateway, workers: list[WorkerProcess], disturb: Callable[[WorkerProcess], None]
+) -> WorkerProcess:
+    """The answers are those of an undisturbed run; the worker that was disturbed while it had streams."""
+    victims: list[WorkerProcess] = []
+
+    def disturb_busiest() -> None:
+        victims.append(busiest(gateway, workers))
+        disturb(victims[0])
+
     expected = await hear_all(gateway)
     events = durable_events(gateway)
-    disturbed = await hear_all(gateway, disturb=disturb)
+    disturbed = await hear_all(gateway, disturb=disturb_busiest)
     for one, other in zip(disturbed, expected, strict=True):
         assert (one.error, one.status, one.texts, one.ends) == (None, 200, other.texts, other.ends)
         assert one.usage["completion_tokens"] == other.usage["completion_tokens"]
@@ -156,10 +171,27 @@ async def check_nobody_notices(gateway: Gateway, disturb: Callable[[], None]) ->
     # Another replica's cache may hold more or less of a prompt, and a cached token has a price of its own.
     assert [each[:3] for each in told(billed)] == sorted(each[:3] for each in told(events) * 2)
     assert gateway.services.metrics.continuations.labels("small")._value.get() > 0
+    return victims[0]
 
 
 async def test_kill_9_under_50_streams_is_a_pause(tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path) -> None:
     with two_workers(tmp_path, own_valkey, checkpoint) as workers:
         async with gateway_of_two(tmp_path, own_valkey, workers) as gateway:
-            await check_nobody_notices(gateway, workers[0].process.kill)
-            await eventually(lambda: usable(gateway) == {workers[1].url})
+            dead = await check_nobody_notices(gateway, workers, lambda worker: worker.process.kill())
+            await eventually(lambda: usable(gateway) == {worker.url for worker in workers if worker is not dead})
+
+
+async def test_a_worker_that_hangs_is_left_and_comes_back(
+    tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path
+) -> None:
+    with two_workers(tmp_path, own_valkey, checkpoint) as workers:
+        async with gateway_of_two(tmp_path, own_valkey, workers, worker_silence_s=6.0) as gateway:
+            hung = await check_nobody_notices(
+                gateway, workers, lambda worker: worker.process.send_signal(signal.SIGSTOP)
+            )
+            assert usable(gateway) == {worker.url for worker in workers if worker is not hung}
+            async with gateway.client(await gateway.make_key()) as client:
+                reply = await client.post("/chat/completions", json=bodies()[4] | {"max_tokens": 1})
+                assert reply.status_code == 200
+            hung.process.send_signal(signal.SIGCONT)
+            await eventually(lambda: usable(gateway) == {worker.url for worker in workers})

@@ -1,0 +1,104 @@
+"""Registrations as this gateway sees them in Redis: which of them are true, new and alive."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from protocol.load import STALE_AFTER_S, BadSignature, Registration, unseal
+
+_log = logging.getLogger(__name__)
+
+REMEMBERED_S = 3600.0
+"""For how long a registration of a worker that is gone is not taken again, whoever writes it back."""
+_MAX_COMPLAINTS = 1000
+
+
+@dataclass(slots=True)
+class _Sighting:
+    registration: Registration
+    changed_at: float
+    """Our own monotonic clock, so that skewed clocks do not make a live worker stale."""
+
+
+class Sightings:
+    """Times are `time.monotonic()`. What is not taken is said once, not with every heartbeat."""
+
+    def __init__(self, worker_key: str) -> None:
+        self._worker_key = worker_key
+        self._sightings: dict[str, _Sighting] = {}
+        self._gone: dict[str, tuple[int, float]] = {}
+        """Of workers that were there: when their last registration was sent, and when they went."""
+        self._complaints: set[str] = set()
+
+    def registrations(self) -> list[Registration]:
+        """One for each address: a worker that was restarted there has a new name."""
+        newest: dict[str, Registration] = {}
+        for registration in sorted(self._all(), key=lambda each: each.sent_at_ms):
+            newest[registration.url] = registration
+        return list(newest.values())
+
+    def note(self, sealed: Mapping[bytes, bytes], now: float, *, is_settled: bool) -> None:
+        """is_settled: what Redis does not have is gone; right after an outage it may be empty for a moment."""
+        for name, value in sealed.items():
+            self._read(name.decode(errors="replace"), value, now)
+        present = {name.decode(errors="replace") for name in sealed}
+        for worker_id, sighting in list(self._sightings.items()):
+            is_stale = now - sighting.changed_at > STALE_AFTER_S
+            if is_stale or (is_settled and worker_id not in present):
+                self._gone[worker_id] = (sighting.registration.sent_at_ms, now)
+                del self._sightings[worker_id]
+        self._gone = {name: gone for name, gone in self._gone.items() if now - gone[1] < REMEMBERED_S}
+
+    def keep(self, now: float) -> None:
+        """Nobody could be seen: nobody becomes stale."""
+        for sighting in self._sightings.values():
+            sighting.changed_at = now
+
+    def _all(self) -> Iterable[Registration]:
+        return [sighting.registration for sighting in self._sightings.values()]
+
+    def _read(self, name: str, value: bytes, now: float) -> None:
+        try:
+            registration = unseal(value, worker_key=self._worker_key)
+        except (BadSignature, msgspec.MsgspecError) as error:
+            self._complain(name, str(error))
+            return
+        parts = urlsplit(registration.url)
+        if registration.load.worker_id != name:
+            self._complain(name, f"it was made by {registration.load.worker_id!r}")
+        elif parts.scheme not in ("http", "https") or not parts.hostname:
+            self._complain(name, f"{registration.url!r} is no address of an HTTP server")
+        else:
+            self._see(registration, now)
+
+    def _see(self, registration: Registration, now: float) -> None:
+        worker_id, sent_at_ms = registration.load.worker_id, registration.sent_at_ms
+        known = self._sightings.get(worker_id)
+        if known is not None:
+            # Only later ones: what was written back by somebody else proves no life.
+            if sent_at_ms > known.registration.sent_at_ms:
+                self._sightings[worker_id] = _Sighting(registration, now)
+            return
+        last_sent_at_ms, _ = self._gone.get(worker_id, (-1, 0.0))
+        if sent_at_ms <= last_sent_at_ms:
+            return
+        # The first sight may be of a worker long dead.
+        age_s = time.time() - sent_at_ms / 1000
+        if abs(age_s) < STALE_AFTER_S:
+            self._gone.pop(worker_id, None)
+            self._sightings[worker_id] = _Sighting(registration, now)
+        elif age_s < 0:
+            self._complain(worker_id, "it comes from the future; are both clocks right?")
+        else:
+            self._complain(worker_id, "it is old: the worker is gone, or its clock or ours is wrong")
+
+    def _complain(self, name: str, why: str) -> None:
+        if f"{name} {why}" not in self._complaints:
+            if len(self._complaints) >= _MAX_COMPLAINTS:
+                self._complaints.clear()
+            self._complaints.add(f"{name} {why}")
+            _log.warning("the registration of %r is not taken: %s", name, why)
