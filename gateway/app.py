@@ -58,6 +58,7 @@ from gateway.limits.limiter import open_limiter
 from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox, adopt_orphans
 from gateway.metering.queries import UsageQueries
+from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
@@ -101,7 +102,8 @@ async def open_services(
         room = OutboxRoom(
             settings.data_dir, max_bytes=settings.outbox_max_bytes, min_free_bytes=settings.outbox_min_free_bytes
         )
-        outbox = await stack.enter_async_context(Outbox(settings.data_dir, incarnation, room=room))
+        refusals = RefusalCounter()
+        outbox = await stack.enter_async_context(Outbox(settings.data_dir, incarnation, refusals=refusals, room=room))
         await room.measure()
         usage = UsageQueries(settings.clickhouse_url)
         stack.push_async_callback(usage.close)
@@ -134,6 +136,7 @@ async def open_services(
             bundles=bundles,
             workers=workers,
             outbox=outbox,
+            refusals=refusals,
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
             invoicing=Invoicing(sessions, settings.clickhouse_url),

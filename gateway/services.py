@@ -18,6 +18,7 @@ from gateway.log_context import note_tenant
 from gateway.metering.backlog import Backlog
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
+from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
@@ -48,6 +49,7 @@ class Services:
     bundles: BundleStore
     workers: WorkerClient
     outbox: Outbox
+    refusals: RefusalCounter
     usage: UsageQueries
     rerating: Rerating
     invoicing: Invoicing

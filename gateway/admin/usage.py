@@ -1,7 +1,9 @@
 """`GET /v1/usage` (one's own tenant) and `GET /admin/v1/usage` (a platform admin's: everybody's)."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
@@ -46,6 +48,37 @@ def usage_question(
     return UsageQuestion(window=window, group_by=check_grouping(group_by), limit=limit, after=after)
 
 
+class RefusalRow(BaseModel):
+    timestamp: datetime
+    tenant_id: str
+    key_id: str
+    limit: str
+    status: int
+    refusals: int
+
+
+class RefusalsAnswer(BaseModel):
+    data: Sequence[RefusalRow]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class RefusalsQuestion:
+    window: Window
+    limit: int
+    after: str | None
+
+
+def refusals_question(
+    start: Annotated[str | None, Query(alias="from", description=f"{_TIME}; default: 24 hours before `to`")] = None,
+    end: Annotated[str | None, Query(alias="to", description=f"{_TIME}; default: now. Not included itself")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
+    after: Annotated[str | None, Query(max_length=4000)] = None,
+) -> RefusalsQuestion:
+    return RefusalsQuestion(parse_window(start, end, now=utc_now()), limit, after)
+
+
+RefusalsDep = Annotated[RefusalsQuestion, Depends(refusals_question)]
 QuestionDep = Annotated[UsageQuestion, Depends(usage_question)]
 
 
@@ -61,6 +94,29 @@ async def usage(
     if tenant_id is not None:
         admin.require_tenant(tenant_id)
     return await _answer(services, question, tenant_id=tenant_id or visible_tenant(admin))
+
+
+@admin_router.get("/refusals")
+async def refusals(
+    admin: AdminDep,
+    services: ServicesDep,
+    question: RefusalsDep,
+    bucket: Literal["minute", "hour", "day"] = "hour",
+    tenant_id: UUID | None = None,
+) -> RefusalsAnswer:
+    """Requests that were refused before admission, and so have no usage event, by time, tenant, key, limit (the error's
+    code) and status. Without a known key `tenant_id` and `key_id` are empty, and only the platform sees them."""
+    if tenant_id is not None:
+        admin.require_tenant(tenant_id)
+    visible = tenant_id or visible_tenant(admin)
+    page = await services.usage.refusals(
+        question.window,
+        tenant_id=None if visible is None else str(visible),
+        bucket=bucket,
+        limit=question.limit,
+        after=question.after,
+    )
+    return RefusalsAnswer(data=[RefusalRow(**row) for row in page.rows], next=page.next)
 
 
 async def _answer(services: ServicesDep, question: UsageQuestion, *, tenant_id: UUID | None) -> UsageAnswer:

@@ -70,7 +70,7 @@ class Accounts:
     def _correct(self) -> None:
         """The event that may still reach the disk says that all was well; the client is told otherwise."""
         self._record.waive()
-        self._outbox.close(self._record.event("error"))
+        self._outbox.close(self._record.event("error"), is_correction=True)
 
     def _settle_soon(self, status: UsageStatus) -> "asyncio.Future[Reply] | None":
         reservation = self._record.reservation

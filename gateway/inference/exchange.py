@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.domain.principal import Principal
 from gateway.http.answer import BLOCK, ON_LEAVE, WHOLE_BODY
 from gateway.http.errors import BodyTooLarge
 from gateway.http.header_block import checked_block
@@ -28,6 +29,10 @@ class Exchange:
         self.is_left = False
         """The client closed the connection, which cancels the task that answers."""
         self.status = 0
+        self.principal: Principal | None = None
+        """Who asks, once that is known."""
+        self.is_admitted = False
+        """The request passed its limits: from here on there will be a usage event."""
         self.served_by = ("", "", "")
         """Pool, model and tier, as far as they are known: for metrics."""
         self.preparation: Preparation | None = None

@@ -72,6 +72,8 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
         # The cancellation was ours; the task ends here as one that has done its work.
     except Exception as error:
         metrics.count_error(error_status(error), error_code(error), exchange.served_by[2])
+        if not exchange.is_admitted:
+            services.refusals.count(exchange.principal, error_code(error), error_status(error))
         await _tell(exchange, error)
     finally:
         exchange.forget_leaving()
@@ -90,7 +92,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     exchange.extra_headers["x-request-id"] = request_id
     note_request(request_id)
     exchange.check_headers()
-    principal = await _authenticate(services, exchange.headers.get(b"authorization"))
+    principal = exchange.principal = await _authenticate(services, exchange.headers.get(b"authorization"))
     authenticate_ms = (time.monotonic() - received_monotonic_s) * 1000
     catalog = services.catalog.current
     tier = catalog.tiers.get(principal.tier)
@@ -125,6 +127,7 @@ async def carry_out(
 ) -> None:
     """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
     reservation = await admit(services, accepted, measured)
+    exchange.is_admitted = True
     exchange.extra_headers |= reservation.standing.headers(accepted.tier)
     record = UsageRecord(accepted, measured, reservation)
     accounts = Accounts(services.outbox, services.limiter, services.metrics, record)

@@ -31,6 +31,7 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
         except Saturated as error:
             services.metrics.count_request(error.status, ("", "", tier.name))
             services.metrics.count_error(error.status, error.code, tier.name)
+            services.refusals.count(principal, error.code, error.status)
             return refusal_of(error)
         return None
 

@@ -79,10 +79,15 @@ class Consumer:
         self.ship()
 
     def _ship_journal(self, journal: Journal) -> int:
+        # Before the events: what was counted until now is then never ahead of them.
+        counts = journal.read_counts()
         num_shipped = 0
         while rows := journal.read_encoded(self._batch):
             self._intake.land(journal, rows)
             num_shipped += len(rows)
             if len(rows) < self._batch:
                 break
+        if counts:
+            self._intake.land_counts([record for _, record in counts])
+            journal.delete_counts(seq for seq, _ in counts)
         return num_shipped

@@ -4,17 +4,23 @@ Decoded and checked; compared with what stands; inserted. What cannot become a r
 keeps it for a person: the outbox in a table of its own, Kafka in the dead-letter topic.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
+
 from gateway.clock import utc_now
 from gateway.metering.duplicates import find_differing
 from gateway.metering.journal import ClosedEvent
+from gateway.metering.records import decode_counts
 from gateway.metering.shipper import NothingTaken, Shipper, Source
 from gateway.metering.store import InsertRefused, UsageStore
 from gateway.metering.validation import InvalidEvent, parse_event
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -46,6 +52,19 @@ class Intake:
         if num_refused:
             landed.refused["refused_by_clickhouse"] += num_refused
         self._on_landed(landed)
+
+    def land_counts(self, records: Sequence[bytes]) -> None:
+        """What gateways count beside events. Raises StoreUnavailable. What is refused is told again as it grows."""
+        counts = []
+        for record in records:
+            try:
+                counts.append(decode_counts(record))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _log.error("no gateway's counts, %.200r: %s", record, error)
+        try:
+            self._store.insert_counts(counts)
+        except InsertRefused as error:
+            _log.error("ClickHouse refuses what gateways count: %s", error)
 
     def _parse(self, source: Source, rows: Sequence[tuple[int, bytes]], landed: Landed) -> list[ClosedEvent]:
         now, closed = self._clock(), []

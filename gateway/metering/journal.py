@@ -8,10 +8,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from gateway.metering.admissions import hour_of
+from gateway.metering.records import encode_counts
+from protocol.counts import AdmissionCount, GatewayCounts, RefusalCount
 from protocol.usage import PriceLine, UsageEvent
 
 _log = logging.getLogger(__name__)
@@ -22,6 +25,11 @@ CREATE TABLE IF NOT EXISTS under_way (
     request_id TEXT PRIMARY KEY, event BLOB NOT NULL, completion_tokens INTEGER, cost_nanousd INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS closed (seq INTEGER PRIMARY KEY AUTOINCREMENT, event BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS admissions (
+    hour_s INTEGER, tenant_id TEXT, num_admitted INTEGER, num_closed INTEGER, told INTEGER DEFAULT 0,
+    PRIMARY KEY (hour_s, tenant_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counts (seq INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refused (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
 # Of JSON arrays: of events, of [request id, tokens, price lines], of request ids.
@@ -32,6 +40,16 @@ price_lines = json_extract(noted.value, '$[2]') FROM json_each(?) AS noted
 WHERE request_id = json_extract(noted.value, '$[0]')"""
 _CLOSE = "INSERT INTO closed (event) SELECT value FROM json_each(?)"
 _FORGET = "DELETE FROM under_way WHERE request_id IN (SELECT value FROM json_each(?))"
+_COUNT = """INSERT INTO admissions (hour_s, tenant_id, num_admitted, num_closed)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?) WHERE true
+ON CONFLICT (hour_s, tenant_id) DO UPDATE SET
+num_admitted = num_admitted + excluded.num_admitted, num_closed = num_closed + excluded.num_closed"""
+_COUNTED = """SELECT hour_s, tenant_id, num_admitted, num_closed FROM admissions
+WHERE told < num_admitted + num_closed LIMIT ?"""
+_TOLD = "UPDATE admissions SET told = ? WHERE hour_s = ? AND tenant_id = ?"
+_OUTDATED = f"""DELETE FROM admissions
+WHERE told = num_admitted + num_closed AND hour_s < (SELECT max(hour_s) FROM admissions) - {7 * 86_400}"""
+COUNTS_IN_ONE = 500
 _OLD_NAME = "rejected"
 """What `refused` was called in files of the first version."""
 encode_event = msgspec.json.Encoder().encode
@@ -54,8 +72,9 @@ class ClosedEvent(NamedTuple):
 class Journal:
     """Methods raise sqlite3.Error when the disk fails. One thread at a time."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, incarnation: str) -> None:
         self._connection = connection
+        self._incarnation = incarnation
         self._mode = "FULL"
 
     @classmethod
@@ -71,7 +90,7 @@ class Journal:
         except BaseException:
             connection.close()
             raise
-        return cls(connection)
+        return cls(connection, folder.name)
 
     def close(self) -> None:
         self._connection.close()
@@ -82,10 +101,11 @@ class Journal:
         progress: Sequence[Progress] = (),
         closed: Sequence[bytes] = (),
         forgotten: Sequence[str] = (),
+        admissions: Sequence[AdmissionCount] = (),
     ) -> None:
         """All at once, of encoded events; synced to the disk exactly when `closed` is not empty.
 
-        forgotten: request ids that are under way no more.
+        forgotten: request ids that are under way no more. admissions: what comes on top of those counted.
         """
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
         self._synchronous("FULL" if closed else "NORMAL")
@@ -100,6 +120,8 @@ class Journal:
             statements.append((_CLOSE, _array(closed)))
         if forgotten:
             statements.append((_FORGET, msgspec.json.encode(forgotten).decode()))
+        if admissions:
+            statements.append((_COUNT, msgspec.json.encode(admissions).decode()))
         if len(statements) == 1:
             # A transaction of its own.
             self._connection.execute(statements[0][0], statements[0][1:])
@@ -110,11 +132,40 @@ class Journal:
 
     def close_lost(self) -> int:
         """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
-        query = "SELECT request_id, event, completion_tokens, cost_nanousd, price_lines FROM under_way"
-        rows = [(request_id, _lost(*rest)) for request_id, *rest in self._connection.execute(query)]
-        if rows:
-            self.write(closed=[event for _, event in rows], forgotten=[request_id for request_id, _ in rows])
-        return len(rows)
+        query = "SELECT event, completion_tokens, cost_nanousd, price_lines FROM under_way"
+        lost = [_lost(*row) for row in self._connection.execute(query)]
+        if lost:
+            self.write(
+                closed=[encode_event(event) for event in lost],
+                forgotten=[event.request_id for event in lost],
+                admissions=[AdmissionCount(*hour_of(event), 0, 1) for event in lost],
+            )
+        self.tell_counts()
+        return len(lost)
+
+    def tell_counts(self, refusals: Sequence[RefusalCount] = ()) -> None:
+        """Put the counts so far, as far as they are new, where they are shipped from. Not synced."""
+        self._synchronous("NORMAL")
+        with _transaction(self._connection) as run:
+            for start in range(0, len(refusals), COUNTS_IN_ONE):
+                self._tell(run, refusals=tuple(refusals[start : start + COUNTS_IN_ONE]))
+            while rows := run.execute(_COUNTED, (COUNTS_IN_ONE,)).fetchall():
+                self._tell(run, admissions=tuple(AdmissionCount(*row) for row in rows))
+                run.executemany(_TOLD, ((admitted + closed, *key) for *key, admitted, closed in rows))
+            run.execute(_OUTDATED)
+
+    def _tell(self, run: sqlite3.Connection, **counts: Any) -> None:
+        told = GatewayCounts(gateway=self._incarnation, **counts)
+        run.execute("INSERT INTO counts (record) VALUES (?)", (encode_counts(told),))
+
+    def read_counts(self, limit: int = 100) -> list[tuple[int, bytes]]:
+        """The oldest, encoded. Ship them after events that were closed before: then counts never run ahead."""
+        return self._connection.execute("SELECT seq, record FROM counts ORDER BY seq LIMIT ?", (limit,)).fetchall()
+
+    def delete_counts(self, seqs: Iterable[int]) -> None:
+        self._synchronous("NORMAL")
+        with _transaction(self._connection) as run:
+            run.executemany("DELETE FROM counts WHERE seq = ?", ((seq,) for seq in seqs))
 
     def read_closed(self, limit: int) -> list[ClosedEvent]:
         """The oldest. What cannot be read as an event is set aside."""
@@ -181,7 +232,8 @@ class Journal:
             self._mode = mode
 
     def is_empty(self) -> bool:
-        query = "SELECT EXISTS (SELECT 1 FROM under_way UNION ALL SELECT 1 FROM closed UNION ALL SELECT 1 FROM refused)"
+        tables = ("under_way", "closed", "refused", "counts")
+        query = f"SELECT EXISTS ({' UNION ALL '.join(f'SELECT 1 FROM {table}' for table in tables)})"
         return not self._connection.execute(query).fetchone()[0]
 
 
@@ -219,7 +271,7 @@ def _move_old_rows(connection: sqlite3.Connection) -> None:
             run.execute(f"DROP TABLE {_OLD_NAME}")
 
 
-def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None, price_lines: str | None) -> bytes:
+def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None, price_lines: str | None) -> UsageEvent:
     lost = msgspec.structs.replace(_decode(event), status="lost")
     if completion_tokens is not None:
         lines = _decode_lines(price_lines) if price_lines is not None else ()
@@ -227,4 +279,4 @@ def _lost(event: bytes, completion_tokens: int | None, cost_nanousd: int | None,
         lost = msgspec.structs.replace(
             lost, completion_tokens=completion_tokens, cost_nanousd=cost_nanousd or 0, price_lines=lines
         )
-    return encode_event(lost)
+    return lost

@@ -16,9 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from gateway.metering.admissions import AdmissionCounter
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
 from gateway.metering.journal import Journal, Progress, encode_event
+from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom
+from protocol.counts import AdmissionCount, RefusalCount
 from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
 _log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ NOTE_WITHIN_S = 0.005
 PROGRESS_S = 0.25
 MAX_NOTES = 2000
 """Of progress, at a time."""
+TELL_COUNTS_S = 10.0
+"""So much of what was refused may be lost with the process."""
 WRITE_DEADLINE_S = 10.0
 """A disk that takes longer than this has failed, as far as its waiters are concerned."""
 _RETRY_S = 0.5
@@ -61,9 +66,10 @@ class _Batch:
     forgotten: list[str] = field(default_factory=list)
     """Of the closed ones those that were noted as under way."""
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    admissions: list[AdmissionCount] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.opened or self.progress or self.closed)
+        return bool(self.opened or self.progress or self.closed or self.admissions)
 
 
 class Outbox:
@@ -76,11 +82,15 @@ class Outbox:
         *,
         max_under_way: int = MAX_UNDER_WAY,
         room: OutboxRoom | None = None,
+        refusals: RefusalCounter | None = None,
     ) -> None:
         self._data_dir = data_dir
         self._room = room
         self._incarnation = incarnation
         self._max_under_way = max_under_way
+        self._admissions = AdmissionCounter()
+        self._refusals = refusals or RefusalCounter()
+        self._counts_told_at = 0.0
         self._under_way: dict[str, OpenRequest | None] = {}
         """None: closed, but not durable yet."""
         self._fresh: dict[str, OpenRequest] = {}
@@ -122,6 +132,7 @@ class Outbox:
     ) -> None:
         # What is still under way has no server any more: whoever adopts the folder closes it as lost.
         self._note_fresh()
+        self._batch.admissions += self._admissions.take()
         await self._until_written()
         if self._batch:
             self._hand_over()
@@ -137,7 +148,9 @@ class Outbox:
             if self._died.done():
                 self._died.result()
             self._note_progress()
+            self._batch.admissions += self._admissions.take()
             self._flush()
+            await self._tell_counts()
             if self._in_hand is not None and self._loop.time() - self._handed_over_at > WRITE_DEADLINE_S:
                 _fail(self._in_hand.waiters + self._batch.waiters, "the disk does not answer")
 
@@ -155,18 +168,22 @@ class Outbox:
             self._loop.call_later(NOTE_WITHIN_S, self._note_in_time)
         self._fresh[request.request_id] = request
 
-    def close(self, event: UsageEvent) -> asyncio.Future[None]:
+    def close(self, event: UsageEvent, *, is_correction: bool = False) -> asyncio.Future[None]:
         """Hand over the final event, without waiting: safe in `finally`, nothing is lost if nobody awaits.
 
         The future resolves when the event is durable, or with OutboxFailed when the disk refused it. A second close of
-        a request corrects the first.
+        a request corrects the first; `is_correction` says so where the first may be written already.
         """
         encoded, request_id = encode_event(event), event.request_id
         if request_id in self._under_way and self._under_way[request_id] is None:
             # What was not written yet never will be; a copy on its way to the disk has the lower version.
             self._batch.closed = [each for each in self._batch.closed if each[0] != request_id]
-        if self._fresh.pop(request_id, None) is None and self._noted.pop(request_id, None) is not None:
+        is_fresh = self._fresh.pop(request_id, None) is not None
+        if not is_fresh and self._noted.pop(request_id, None) is not None:
             self._batch.forgotten.append(request_id)
+            self._admissions.count(event, num_admitted=0, num_closed=1)
+        elif is_fresh or not (is_correction or request_id in self._under_way):
+            self._admissions.count(event, num_admitted=1, num_closed=1)
         self._under_way[request_id] = None
         future: asyncio.Future[None] = self._loop.create_future()
         # The failure is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
@@ -186,8 +203,20 @@ class Outbox:
     def _note_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
         for request_id, request in fresh.items():
-            self._batch.opened.append(encode_event(request.event("lost")))
+            event = request.event("lost")
+            self._batch.opened.append(encode_event(event))
+            self._admissions.count(event, num_admitted=1, num_closed=0)
             self._noted[request_id] = request.completion_tokens
+
+    async def _tell_counts(self) -> None:
+        """From time to time, by a connection of its own: counts may wait for the disk, requests not for them."""
+        if self._loop.time() - self._counts_told_at >= TELL_COUNTS_S and self._failure is None:
+            self._counts_told_at = self._loop.time()
+            refusals = self._refusals.take()
+            try:
+                await asyncio.to_thread(_tell_counts, self._folder.path, refusals)
+            except sqlite3.Error as error:
+                _log.warning("counts of refusals were lost, because the disk takes none: %s", error)
 
     def _note_progress(self) -> None:
         """Those noted longest ago first, so that each has its turn."""
@@ -225,7 +254,7 @@ class Outbox:
             while (batch := self._handed_over.get()) is not None:
                 try:
                     closed = [event for _, event in batch.closed]
-                    self._journal.write(batch.opened, batch.progress, closed, batch.forgotten)
+                    self._journal.write(batch.opened, batch.progress, closed, batch.forgotten, batch.admissions)
                 except sqlite3.Error as error:
                     self._loop.call_soon_threadsafe(self._keep, batch, str(error))
                 else:
@@ -254,13 +283,14 @@ class Outbox:
             _log.error("the outbox cannot be written, its events are kept in memory: %s", reason)
         self._in_hand, self._failure = None, reason
         self._written.set()
-        newer = self._batch
+        newer, admissions = self._batch, batch.admissions + self._batch.admissions
         self._batch = _Batch(
             batch.opened + newer.opened,
             newer.progress,
             batch.closed + newer.closed,
             batch.forgotten + newer.forgotten,
             newer.waiters,
+            admissions,
         )
         _fail(batch.waiters, reason)
         self._loop.call_later(_RETRY_S, self._retry)
@@ -277,6 +307,10 @@ class Outbox:
         for _, event in self._batch.closed:
             # The last resort for a disk that never came back: the log.
             _log.critical("a usage event could not be written: %s", event.decode())
+        try:
+            self._journal.tell_counts(self._refusals.take())
+        except sqlite3.Error as error:
+            _log.warning("the last counts of refusals were lost, because the disk takes none: %s", error)
         is_empty = not self._batch.closed and self._journal.is_empty()
         self._journal.close()
         if is_empty:
@@ -302,6 +336,14 @@ def adopt_orphans(data_dir: Path) -> int:
 def _start(data_dir: Path, incarnation: str) -> tuple[OwnedFolder, Journal]:
     folder = create_folder(data_dir, incarnation)
     return folder, Journal.open(folder.path)
+
+
+def _tell_counts(folder: Path, refusals: list[RefusalCount]) -> None:
+    journal = Journal.open(folder, must_exist=True)
+    try:
+        journal.tell_counts(refusals)
+    finally:
+        journal.close()
 
 
 def _close_lost(folder: OwnedFolder) -> int:

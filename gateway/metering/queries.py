@@ -82,6 +82,19 @@ class UsageQueries:
         [row] = await self.fetch(statements.totals(pieces, tenant_id, key_id=key_id, user_id=user_id))
         return row
 
+    async def refusals(
+        self, window: Window, *, tenant_id: str | None, bucket: str, limit: int = 100, after: str | None = None
+    ) -> UsagePage:
+        """Refusals before admission by time, tenant, key, limit and status. Raises InvalidRequest for a cursor."""
+        query = statements.refusals(window, tenant_id, bucket=bucket, limit=limit, after=after)
+        rows = await self.fetch(query)
+        shown, cursor = rows[:limit], None
+        if len(rows) > limit:
+            last = shown[-1]
+            names = ("tenant_id", "key_id", "limit", "status")
+            cursor = encode_cursor(int(last["timestamp"].timestamp()), *(last[name] for name in names))
+        return UsagePage(shown, cursor)
+
     async def series(self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int) -> list[Row]:
         """Requests, tokens and cost by time bucket and by `column`."""
         pieces = await self._pieces(window, statements.grain_of_buckets(bucket_s))

@@ -127,6 +127,22 @@ FROM ({inner}) AS e GROUP BY bucket, name HAVING requests > 0 ORDER BY bucket, n
     return BoundQuery(sql, parameters | {"bucket_s": bucket_s})
 
 
+def refusals(window: Window, tenant_id: str | None, *, bucket: str, limit: int, after: str | None) -> BoundQuery:
+    """Counts by time bucket and by all that is counted by, a page and one row more, in this order."""
+    where, parameters = _where_of("e.minute", window, tenant_id, suffix="")
+    order = "timestamp, tenant_id, key_id, limit, status"
+    having = ""
+    if after is not None:
+        names = ("after_s", "after_tenant", "after_key", "after_limit", "after_status")
+        parameters |= dict(zip(names, decode_cursor(after, int, str, str, str, int), strict=True))
+        having = """HAVING (toUnixTimestamp(timestamp), tenant_id, key_id, limit, status) > ({after_s:Int64},
+{after_tenant:String}, {after_key:String}, {after_limit:String}, {after_status:UInt16})"""
+    sql = f"""SELECT {_BUCKETS[bucket].format(time="e.minute")} AS timestamp,
+e.tenant_id AS tenant_id, e.key_id AS key_id, e.limit AS limit, e.status AS status, sum(e.count) AS refusals
+FROM refusals AS e FINAL WHERE {where} GROUP BY {order} {having} ORDER BY {order} LIMIT {{max_rows:UInt32}}"""
+    return BoundQuery(sql, parameters | {"max_rows": limit + 1})
+
+
 _FINISHED = """sum(e.requests) AS requests, sum(e.errors) AS errors,
 sum(e.prompt_tokens) AS prompt_tokens, sum(e.cached_prompt_tokens) AS cached_prompt_tokens,
 sum(e.completion_tokens) AS completion_tokens, sum(e.cost_nanousd) AS cost_nanousd,
@@ -165,8 +181,12 @@ def where_window(window: Window, tenant_id: str | None) -> tuple[str, dict[str, 
 
 
 def _where(piece: Piece, tenant_id: str | None, *, number: int) -> tuple[str, dict[str, Any]]:
-    start, end, time = f"start_us_{number}", f"end_us_{number}", _time_of(piece)
-    parameters: dict[str, Any] = {start: micros(piece.window.start), end: micros(piece.window.end)}
+    return _where_of(_time_of(piece), piece.window, tenant_id, suffix=f"_{number}")
+
+
+def _where_of(time: str, window: Window, tenant_id: str | None, *, suffix: str) -> tuple[str, dict[str, Any]]:
+    start, end = f"start_us{suffix}", f"end_us{suffix}"
+    parameters: dict[str, Any] = {start: micros(window.start), end: micros(window.end)}
     where = (
         f"{time} >= fromUnixTimestamp64Micro({{{start}:Int64}}) AND {time} < fromUnixTimestamp64Micro({{{end}:Int64}})"
     )

@@ -1,8 +1,8 @@
 """Writing usage events into ClickHouse: at least once, deduplicated there."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from clickhouse_connect.driver.client import Client
@@ -12,6 +12,7 @@ from gateway.clock import utc_now
 from gateway.metering.drain import TargetUnavailable
 from gateway.metering.journal import encode_event
 from gateway.metering.schema import connect_migrated
+from protocol.counts import GatewayCounts
 from protocol.usage import UsageEvent
 
 TABLE: Final = "usage_events"
@@ -46,13 +47,23 @@ class UsageStore:
                 lambda client: client.raw_insert(TABLE, insert_block=body, fmt="JSONEachRow", settings=_SETTINGS)
             )
 
+    def insert_counts(self, counts: Sequence[GatewayCounts]) -> None:
+        """As `insert`."""
+        for table, columns, rows in _count_rows(counts):
+            if rows:
+                self._insert_into(table, columns, rows)
+
     def insert_rows(self, rows: Sequence[Sequence[Any]]) -> None:
         """The same with values of EVENT_FIELDS and `version`, of which a higher one replaces a lower."""
         if rows:
             inserted_at = utc_now()
             columns = [*EVENT_FIELDS, "version", "inserted_at"]
             stamped = [(*row, inserted_at) for row in rows]
-            self._call(lambda client: client.insert(TABLE, stamped, columns, settings={"async_insert": 0}))
+            self._insert_into(TABLE, columns, stamped)
+
+    def _insert_into(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        # async_insert would acknowledge rows that are still in memory.
+        self._call(lambda client: client.insert(table, rows, columns, settings={"async_insert": 0}))
 
     def select(self, sql: str, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Raises StoreUnavailable, or InsertRefused, where the table is not as it should be."""
@@ -115,6 +126,24 @@ def version_of(event: UsageEvent) -> int:
 def _json_line(event: UsageEvent, inserted_at: datetime) -> bytes:
     stamp = inserted_at.isoformat(timespec="milliseconds").encode()
     return b'{"version":%d,"inserted_at":"%s",' % (version_of(event), stamp) + encode_event(event)[1:]
+
+
+def _count_rows(counts: Iterable[GatewayCounts]) -> Iterator[tuple[str, Sequence[str], list[Sequence[Any]]]]:
+    """For each table its name, columns and rows."""
+    refusals: list[Sequence[Any]] = []
+    admissions: list[Sequence[Any]] = []
+    for each in counts:
+        for refused in each.refusals:
+            minute = datetime.fromtimestamp(refused.minute_s, UTC)
+            identity = (refused.tenant_id, minute, refused.key_id, refused.limit, refused.status, each.gateway)
+            refusals.append((*identity, refused.count))
+        for counted in each.admissions:
+            hour = datetime.fromtimestamp(counted.hour_s, UTC)
+            num_admitted, num_closed = counted.num_admitted, counted.num_closed
+            version = num_admitted + num_closed
+            admissions.append((counted.tenant_id, hour, each.gateway, num_admitted, num_closed, version))
+    yield "refusals", ("tenant_id", "minute", "key_id", "limit", "status", "gateway", "count"), refusals
+    yield "admissions", ("tenant_id", "hour", "gateway", "num_admitted", "num_closed", "version"), admissions
 
 
 def _first_line(error: Exception) -> str:

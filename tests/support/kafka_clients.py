@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import TopicPartition
 
+from gateway.metering.kafka.producer import COUNTS, KIND_HEADER
 from gateway.settings import GatewaySettings
 from tests.support.kafka import KafkaBroker
 
@@ -59,6 +60,11 @@ def read_all(broker: KafkaBroker, topic: str) -> list[Any]:
         return records
     finally:
         consumer.close()
+
+
+def read_events(broker: KafkaBroker, topic: str) -> list[Any]:
+    """As `read_all`, less what gateways count beside their events."""
+    return [record for record in read_all(broker, topic) if (KIND_HEADER, COUNTS) not in record.headers]
 
 
 def topic_size(server: str, topic: str) -> int:

@@ -15,6 +15,7 @@ from gateway.metering.drain import TargetUnavailable
 from gateway.metering.intake import Intake
 from gateway.metering.kafka.connection import KafkaUnavailable, connect_admin
 from gateway.metering.kafka.dead_letters import dead_letter
+from gateway.metering.kafka.producer import COUNTS, KIND_HEADER
 from gateway.metering.kafka.publisher import Publisher
 from gateway.metering.kafka.reader import GroupReader, Superseded
 from gateway.metering.kafka.topics import ensure_topics
@@ -31,7 +32,11 @@ class RecordBatch:
     def __init__(self, records: Sequence[Any]) -> None:
         self.records = records
         self.refused: dict[int, str] = {}
-        self._waiting = dict(enumerate(records))
+        counts = (KIND_HEADER, COUNTS)
+        self._waiting = {
+            position: record for position, record in enumerate(records) if counts not in (record.headers or ())
+        }
+        self.counts = [record.value or b"" for record in records if counts in (record.headers or ())]
 
     def rows(self) -> list[tuple[int, bytes]]:
         return [(position, record.value or b"") for position, record in self._waiting.items()]
@@ -102,6 +107,7 @@ class TopicConsumer:
             self._reader.hold()
         batch = self._held
         self._intake.land(batch, batch.rows())
+        self._intake.land_counts(batch.counts)
         if batch.refused:
             letters = [dead_letter(batch.records[position], reason) for position, reason in batch.refused.items()]
             self._publisher.publish(self._settings.kafka_dead_letter_topic, letters)

@@ -24,6 +24,8 @@ from gateway.settings import ConfigError, GatewaySettings
 
 BATCH = 5000
 SCHEMA_VERSION_HEADER = "schema_version"
+KIND_HEADER, COUNTS = "kind", b"gateway_counts"
+"""Of a record that is no event, but what a gateway counts beside them."""
 
 
 class Envelope(msgspec.Struct):
@@ -80,13 +82,25 @@ class OutboxProducer:
         self._publisher.close()
 
     def _ship(self, journal: Journal) -> int:
+        # Before the events: what was counted until now is then not sent before them.
+        counts = journal.read_counts()
         num_shipped = 0
         while rows := journal.read_encoded(self._batch):
             self._publish(journal, rows)
             num_shipped += len(rows)
             if len(rows) < self._batch or self._stop.is_set():
                 break
+        if counts:
+            self._publish_counts(journal, counts)
         return num_shipped
+
+    def _publish_counts(self, journal: Journal, counts: Sequence[tuple[int, bytes]]) -> None:
+        records = [Record(None, record, [(KIND_HEADER, COUNTS)]) for _, record in counts]
+        self._publisher.publish(
+            self._settings.kafka_topic,
+            records,
+            lambda published: journal.delete_counts(counts[position][0] for position in published.acknowledged),
+        )
 
     def _publish(self, journal: Journal, rows: Sequence[tuple[int, bytes]]) -> None:
         def leave(published: Published) -> None:

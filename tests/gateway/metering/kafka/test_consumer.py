@@ -178,3 +178,13 @@ def test_a_topic_made_again_is_read_from_its_beginning(
     ship(tmp_path, settings, events(900, "new"))
     wait_until(lambda: len(rows(clickhouse_url)) == 1300, deadline_s=DEADLINE_S)
     assert set(rows(clickhouse_url).values()) == {1}
+
+
+def test_what_gateways_count_goes_the_same_way(
+    settings: GatewaySettings, consumers: "Consumers", clickhouse_url: str, tmp_path: Path
+) -> None:
+    ship(tmp_path, settings, events(20))
+    consumers.start()
+    with connect_migrated(clickhouse_url) as client:
+        query = "SELECT sum(num_admitted), sum(num_closed) FROM admissions FINAL"
+        wait_until(lambda: client.query(query).result_rows == [(20, 20)], deadline_s=DEADLINE_S)
