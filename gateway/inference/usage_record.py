@@ -95,7 +95,7 @@ class UsageRecord:
         self.is_sent = num_told > 0
         self._is_answered = False
         self.completion_tokens = num_told
-        if member.load is not None:
+        if member.load is not None and member.load.model_version:
             self.model_version = f"{self.model_id}@{member.load.model_version}"
         return self.trip
 

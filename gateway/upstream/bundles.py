@@ -55,7 +55,9 @@ class BundleStore:
                 self._bundles[pool.name] = await asyncio.to_thread(_read_folder, folder, pool.context_window)
             return
         for member in usable_members(pool):
-            if member.load is None or self._versions.get(pool.name) == member.load.model_version:
+            if member.engine != "tiergate" or member.load is None:
+                continue
+            if self._versions.get(pool.name) == member.load.model_version:
                 continue
             status, body = await self._client.get(
                 member.url, "/tokenizer", engine=member.engine, deadline_s=FETCH_DEADLINE_S

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import time
 
 import msgspec
 
-from gateway.settings import GatewaySettings, MemberConfig
+from gateway.settings import GatewaySettings, MemberConfig, PoolConfig
 from gateway.upstream.client import MemberFailed, WorkerClient
+from gateway.upstream.foreign_load import ForeignLoad, read_metrics
 from protocol.load import LoadReport
 from router.fleet import Member
 
@@ -14,17 +16,21 @@ _log = logging.getLogger(__name__)
 
 CHECK_S = 2.0
 CHECK_DEADLINE_S = 2.0
+ASK_METRICS_AGAIN_S = 60.0
+_SHARES = 1000
+"""Of a KV cache whose usage is told as a number from 0 to 1."""
+_SLOTS = 64
+"""That such a server has, for want of its word."""
 
 
 class FixedMembers:
     def __init__(self, settings: GatewaySettings, client: WorkerClient) -> None:
         self._client = client
-        self._configured = [
-            (name, pool.model, member) for name, pool in settings.pools.items() for member in pool.members
-        ]
+        self._configured = [(name, pool, member) for name, pool in settings.pools.items() for member in pool.members]
         self._current: list[tuple[str, Member]] = [
-            (name, _member(config, model, is_healthy=False)) for name, model, config in self._configured
+            (name, _member(config, pool.model, is_healthy=False)) for name, pool, config in self._configured
         ]
+        self._ask_metrics_at: dict[str, float] = {}
 
     def members(self) -> list[tuple[str, Member]]:
         """(pool, member), each as last seen."""
@@ -36,21 +42,81 @@ class FixedMembers:
             await asyncio.sleep(CHECK_S)
 
     async def check(self) -> None:
-        seen = await asyncio.gather(*(self._check_one(model, config) for _, model, config in self._configured))
+        seen = await asyncio.gather(*(self._check_one(pool, config) for _, pool, config in self._configured))
         self._current = [(name, member) for (name, _, _), member in zip(self._configured, seen, strict=True)]
 
-    async def _check_one(self, model: str, config: MemberConfig) -> Member:
-        # Any answer below 500 tells that a foreign server is up: not all let our key list models.
-        path = "/load" if config.engine == "tiergate" else "/v1/models"
+    async def _check_one(self, pool: PoolConfig, config: MemberConfig) -> Member:
         try:
-            status, body = await self._client.get(config.url, path, engine=config.engine, deadline_s=CHECK_DEADLINE_S)
             if config.engine == "openai":
-                return _member(config, model, is_healthy=status < 500)
+                return await self._check_foreign(pool, config)
+            status, body = await self._get(config, "/load")
             load = msgspec.json.decode(body, type=LoadReport) if status == 200 else None
-            return _member(config, model, load=load, is_healthy=load is not None)
+            return _member(config, pool.model, load=load, is_healthy=load is not None)
         except (MemberFailed, msgspec.MsgspecError) as error:
             _log.debug("the member %s is not healthy: %s", config.url, error)
-            return _member(config, model, is_healthy=False)
+            return _member(config, pool.model, is_healthy=False)
+
+    async def _check_foreign(self, pool: PoolConfig, config: MemberConfig) -> Member:
+        # Any answer below 500 tells that a foreign server is up: not all let our key list models.
+        status, body = await self._get(config, "/v1/models")
+        load = await self._foreign_load(pool, config, body) if status == 200 else None
+        return _member(config, pool.model, load=load, is_healthy=status < 500)
+
+    async def _foreign_load(self, pool: PoolConfig, config: MemberConfig, models: bytes) -> LoadReport | None:
+        """Of servers that tell it, in the form that ours have; whoever does not is asked rarely."""
+        now = time.monotonic()
+        if now < self._ask_metrics_at.get(config.url, 0.0):
+            return None
+        try:
+            names = {model.id for model in _MODELS.decode(models).data}
+            status, text = await self._get(config, "/metrics")
+        except (MemberFailed, msgspec.MsgspecError):
+            # It did answer /v1/models.
+            return None
+        told = read_metrics(text) if status == 200 else None
+        if told is None:
+            self._ask_metrics_at[config.url] = now + ASK_METRICS_AGAIN_S
+            return None
+        return _as_report(told, pool, config, names)
+
+    async def _get(self, config: MemberConfig, path: str) -> tuple[int, bytes]:
+        return await self._client.get(config.url, path, engine=config.engine, deadline_s=CHECK_DEADLINE_S)
+
+
+class _ListedModel(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ListedModel]
+
+
+_MODELS = msgspec.json.Decoder(_ModelList)
+
+
+def _as_report(told: ForeignLoad, pool: PoolConfig, config: MemberConfig, names: set[str]) -> LoadReport:
+    """names: all that the server serves, the model's and its adapters'."""
+    num_free = _SHARES if told.kv_usage is None else round(_SHARES * (1 - told.kv_usage))
+    model = config.model or pool.model
+    return LoadReport(
+        worker_id=config.url,
+        model=model,
+        model_version="",
+        pool=None,
+        adapters=tuple(sorted(names - {model})),
+        num_running=told.num_running,
+        num_waiting=told.num_waiting,
+        max_num_seqs=_SLOTS,
+        max_waiting=_SLOTS,
+        max_model_len=pool.context_window,
+        num_blocks=_SHARES,
+        num_free_blocks=num_free,
+        block_size=0,
+        is_draining=False,
+        prompt_tokens_total=0,
+        completion_tokens_total=0,
+        discarded_tokens_total=0,
+    )
 
 
 def _member(config: MemberConfig, model: str, *, is_healthy: bool, load: LoadReport | None = None) -> Member:
