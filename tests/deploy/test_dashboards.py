@@ -3,8 +3,10 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +14,17 @@ import httpx
 import pytest
 import yaml
 from aiohttp import web
+from kafka import KafkaProducer
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.settings import GatewaySettings
 from tests.support.checkpoints import make_tiny_checkpoint
+from tests.support.clickhouse import start_clickhouse, url_at
 from tests.support.gateways import WORKER_KEY, Gateway, make_settings, running_gateway
+from tests.support.kafka import KafkaBroker, running_kafka
 from tests.support.members import be_full, hang_up, serving_member
-from tests.support.platform import wait_until
+from tests.support.platform import clean_environment, stop, wait_until
+from tests.support.ports import free_port
 from tests.support.prometheus import ALERTS, DEPLOY, Prometheus, running_prometheus
 from tests.support.running_worker import running_worker
 from tests.support.valkey import ValkeyProcess
@@ -104,6 +110,7 @@ async def make_traffic(gateway: Gateway, worker: str) -> None:
     writer.close()
 
 
+@pytest.mark.long
 async def test_every_query_finds_its_metrics_and_labels_in_live_processes(
     tmp_path: Path, valkey: ValkeyProcess
 ) -> None:
@@ -119,7 +126,10 @@ async def test_every_query_finds_its_metrics_and_labels_in_live_processes(
                 "tiergate-gateway": [gateway.origin.removeprefix("http://")],
                 "tiergate-worker": [worker.origin.removeprefix("http://"), gpus],
             }
-            with running_prometheus(tmp_path, addresses, key=KEY) as prometheus:
+            with (
+                shipping(tmp_path, gateway.services.settings.data_dir) as shippers,
+                running_prometheus(tmp_path, addresses | shippers, key=KEY) as prometheus,
+            ):
                 await asyncio.to_thread(wait_until, prometheus.are_all_up, deadline_s=DEADLINE_S)
                 await make_traffic(gateway, worker.origin)
                 for query in panel_queries():
@@ -127,6 +137,59 @@ async def test_every_query_finds_its_metrics_and_labels_in_live_processes(
                 for query in alert_queries():
                     await asyncio.to_thread(check_names, prometheus, query)
                 await asyncio.to_thread(check_rules, prometheus)
+
+
+@contextmanager
+def shipping(folder: Path, data_dir: Path) -> Iterator[dict[str, list[str]]]:
+    """A producer, Kafka, a consumer and ClickHouse; the addresses of those that are ours."""
+    ports = {"producer": free_port(), "consumer": free_port()}
+    clickhouse_port = free_port()
+    clickhouse = start_clickhouse(folder / "clickhouse", clickhouse_port)
+    try:
+        with running_kafka(folder / "kafka") as broker:
+            variables = {
+                "TIERGATE_DATA_DIR": str(data_dir),
+                "TIERGATE_KEY_PEPPER": "p" * 16,
+                "TIERGATE_METRICS_KEY": KEY,
+                "TIERGATE_CLICKHOUSE_URL": url_at(clickhouse_port),
+                "TIERGATE_KAFKA_BOOTSTRAP_SERVERS": broker.server,
+                "TIERGATE_KAFKA_REPLICATION": "1",
+                "TIERGATE_KAFKA_PARTITIONS": "2",
+            } | {f"TIERGATE_{name.upper()}_PORT": str(port) for name, port in ports.items()}
+            with ExitStack() as stack:
+                for name in ports:
+                    stack.enter_context(started(folder, name, variables))
+                wait_until(lambda: _is_ready(ports["producer"]), deadline_s=DEADLINE_S)
+                send_garbage(broker)
+                yield {f"tiergate-{name}": [f"127.0.0.1:{port}"] for name, port in ports.items()}
+    finally:
+        clickhouse.kill()
+
+
+@contextmanager
+def started(folder: Path, command: str, variables: dict[str, str]) -> Iterator[None]:
+    with (folder / f"{command}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tiergate", command], env=clean_environment() | variables, stdout=log, stderr=log
+        )
+    try:
+        yield
+    finally:
+        stop(process)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def send_garbage(broker: KafkaBroker) -> None:
+    """A dead letter to be."""
+    producer = KafkaProducer(bootstrap_servers=broker.server)
+    producer.send("tiergate.usage", b"no event").get(timeout=DEADLINE_S)
+    producer.close()
 
 
 def settings(folder: Path, valkey: ValkeyProcess, worker: str, *failing: str) -> GatewaySettings:
