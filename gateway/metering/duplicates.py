@@ -5,7 +5,8 @@ answer that failed) replaces the first by that version. Two events of one reques
 amounts are somebody's mistake: the first one stands, and the other is set aside for a person.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from gateway.metering.store import TABLE, UsageStore, version_of
@@ -15,18 +16,24 @@ _BILLED = (
     *("prompt_tokens", "cached_prompt_tokens", "completion_tokens", "cost_nanousd"),
     *("status", "model_version", "adapter_id"),
 )
-_Key = tuple[str, str, int]
-_SELECT = f"""SELECT tenant_id, request_id, version, {", ".join(_BILLED)} FROM {TABLE}
+_FROM = f"""SELECT tenant_id, request_id, version, {", ".join(_BILLED)} FROM {TABLE}
 WHERE tenant_id IN {{tenants:Array(String)}} AND toStartOfHour(timestamp) IN {{hours:Array(DateTime('UTC'))}}
-AND request_id IN {{requests:Array(String)}}"""
+AND """
+# Ids are in the order of time, so that what lies between those of a batch is little more than its own copies, and two
+# ids are sooner said and found than thousands.
+_BETWEEN = f"{_FROM} request_id BETWEEN {{first:String}} AND {{last:String}} LIMIT {{limit:UInt64}}"
+_NAMED = f"{_FROM} request_id IN {{requests:Array(String)}}"
+_MAX_BETWEEN = 4
+"""Rows for each event. With more of them the ids are not in the order of time, and are named."""
+_NAMED_AT_ONCE = 1000
 
 
 def find_differing(store: UsageStore, events: Sequence[UsageEvent]) -> dict[int, str]:
-    """Position -> how the event differs from the one that stands. Raises StoreUnavailable."""
-    standing = dict(_stored(store, events))
+    """Position -> how the event differs from the one that stands. Raises StoreUnavailable or InsertRefused."""
+    standing = {(row[0], row[1], row[2]): tuple(row[3:]) for row in _stored(store, events)}
     differing = {}
     for position, event in enumerate(events):
-        billed = tuple([getattr(event, name) for name in _BILLED])
+        billed = _billed(event)
         first = standing.setdefault((event.tenant_id, event.request_id, version_of(event)), billed)
         if first != billed:
             changes = zip(_BILLED, first, billed, strict=True)
@@ -34,10 +41,18 @@ def find_differing(store: UsageStore, events: Sequence[UsageEvent]) -> dict[int,
     return differing
 
 
-def _stored(store: UsageStore, events: Sequence[UsageEvent]) -> "list[tuple[_Key, tuple[Any, ...]]]":
-    parameters = {
+_billed: Callable[[UsageEvent], tuple[Any, ...]] = attrgetter(*_BILLED)
+
+
+def _stored(store: UsageStore, events: Sequence[UsageEvent]) -> Iterable[Sequence[Any]]:
+    ids = [event.request_id for event in events]
+    parameters: dict[str, Any] = {
         "tenants": list({event.tenant_id for event in events}),
         "hours": list({event.timestamp.replace(minute=0, second=0, microsecond=0) for event in events}),
-        "requests": list({event.request_id for event in events}),
     }
-    return [((row[0], row[1], row[2]), tuple(row[3:])) for row in store.select(_SELECT, parameters)]
+    limit = _MAX_BETWEEN * len(events) + _NAMED_AT_ONCE
+    rows = store.select(_BETWEEN, parameters | {"first": min(ids), "last": max(ids), "limit": limit})
+    if len(rows) < limit:
+        return rows
+    parts = (ids[first : first + _NAMED_AT_ONCE] for first in range(0, len(ids), _NAMED_AT_ONCE))
+    return [row for part in parts for row in store.select(_NAMED, parameters | {"requests": part})]

@@ -67,8 +67,7 @@ class UsageStore:
 
     def select(self, sql: str, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Raises StoreUnavailable, or InsertRefused, where the table is not as it should be."""
-        settings = {"max_query_size": _MAX_QUERY_BYTES}
-        return self._call(lambda client: client.query(sql, parameters=dict(parameters), settings=settings)).result_rows
+        return self._call(lambda client: client.query(sql, parameters=dict(parameters))).result_rows
 
     def _call(self, call: Callable[[Client], T]) -> T:
         client = self._prepared()
@@ -115,7 +114,6 @@ _SETTINGS = {
     "input_format_skip_unknown_fields": 0,
     "date_time_input_format": "best_effort",
 }
-_MAX_QUERY_BYTES = 16 * 2**20
 
 
 def version_of(event: UsageEvent) -> int:

@@ -1,5 +1,6 @@
 """`tiergate clickhouse` in a process of its own, for tests."""
 
+import os
 import subprocess
 import sys
 import time
@@ -8,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
+from gateway.metering.clickhouse import connect
 from tests.support.ports import free_port
 
+GIVEN_URL = "TIERGATE_TEST_CLICKHOUSE_URL"
 START_DEADLINE_S = 60
 _PROGRAM = """
 import sys
@@ -73,6 +77,34 @@ def running_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess]:
         yield running
     finally:
         running.kill()
+
+
+@dataclass(frozen=True)
+class GivenClickHouse:
+    """A server that was there before the tests and stays after them; its user may create databases."""
+
+    url: str
+
+
+@contextmanager
+def any_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess | GivenClickHouse]:
+    """The server of TIERGATE_TEST_CLICKHOUSE_URL, where that is set: for tests that leave it alive."""
+    given = os.environ.get(GIVEN_URL)
+    if given:
+        yield GivenClickHouse(given.rstrip("/"))
+        return
+    with running_clickhouse(data_dir) as running:
+        yield running
+
+
+@contextmanager
+def own_database(server: ClickHouseProcess | GivenClickHouse) -> Iterator[str]:
+    """The URL of a new database there; on a given server it is removed again."""
+    name = f"tiergate_test_{uuid4().hex}"
+    yield f"{server.url}/{name}"
+    if isinstance(server, GivenClickHouse):
+        with connect(server.url) as client:
+            client.command(f"DROP DATABASE IF EXISTS {name} SYNC")
 
 
 def _answers(running: ClickHouseProcess) -> bool:

@@ -154,7 +154,7 @@ def _classpath() -> str:
     """The jars, which Maven fetches where they are not there yet."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            raise RuntimeError(f"the tests' Kafka needs {program}: apt-get install openjdk-17-jre-headless maven")
+            raise RuntimeError(f"the tests' Kafka needs {program}: apt-get install default-jre-headless maven")
     _CACHE.mkdir(parents=True, exist_ok=True)
     listed = _CACHE / f"classpath-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:16]}"
     with (_CACHE / ".lock").open("w") as lock:
