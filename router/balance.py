@@ -38,15 +38,27 @@ class Affinity(msgspec.Struct, frozen=True):
     turn: int
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """turns: the expected waiting, the least is best. num_waiting and num_running: as they were counted here."""
+class Candidate(msgspec.Struct, frozen=True, order=True):
+    """turns: the expected waiting, the least is best; equals fall by `tie`. The counts are live."""
 
-    member: Member
     turns: float
-    num_waiting: int
-    num_running: int
+    tie: int
+    place: int
+    replica: Replica
     is_home: bool
     is_resident: bool
+
+    @property
+    def member(self) -> Member:
+        return self.replica.member
+
+    @property
+    def num_waiting(self) -> int:
+        return self.replica.num_waiting
+
+    @property
+    def num_running(self) -> int:
+        return self.replica.num_running
 
 
 def order(
@@ -69,23 +81,11 @@ def order(
         is_resident = adapter is None or replica.has_resident(adapter)
         if not is_resident:
             turns += COLD_ADAPTER
-        # Ties fall by the request, in an order that does not depend on where its replicas stand in the picture.
+        # In an order that does not depend on where the replicas stand in the picture.
         tie = (seed ^ replica.hash) * 2654435761 & 0xFFFFFFFF
-        scored.append((turns, tie, place, replica, is_resident))
+        scored.append(Candidate(turns, tie, place, replica, replica is home, is_resident))
     scored.sort()
-    return tuple(
-        [
-            Candidate(
-                member=replica.member,
-                turns=turns,
-                num_waiting=replica.num_waiting,
-                num_running=replica.num_running,
-                is_home=replica is home,
-                is_resident=is_resident,
-            )
-            for turns, _, _, replica, is_resident in scored
-        ]
-    )
+    return tuple(scored)
 
 
 def _group(replicas: Replicas, adapter: str | None, affinity: Affinity | None) -> list[Replica]:
