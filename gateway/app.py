@@ -50,6 +50,7 @@ from gateway.inference.dry_run import router as route_router
 from gateway.inference.embeddings.handler import EMBEDDING, EMBEDDINGS_PATH
 from gateway.inference.handler import COMPLETION, make_endpoint
 from gateway.inference.models import router as public_models_router
+from gateway.inference.overflow import overflow_account
 from gateway.inference.probes import router as probes_router
 from gateway.inference.tokens import router as tokens_router
 from gateway.inference.validate import CHAT_PATH, TEXT_PATH
@@ -109,7 +110,12 @@ async def open_services(
         stack.push_async_callback(usage.close)
         redis = connect_redis(settings.redis_url, deadline_s=READ_DEADLINE_S)
         stack.push_async_callback(redis.aclose)
-        ledger = UsageLedger(usage, data_dir=settings.data_dir, has_clickhouse=settings.clickhouse_url is not None)
+        ledger = UsageLedger(
+            usage,
+            data_dir=settings.data_dir,
+            has_clickhouse=settings.clickhouse_url is not None,
+            pools={overflow_account(name): name for name in settings.overflow_pools},
+        )
         limiter = await stack.enter_async_context(
             open_limiter(
                 settings.redis_url, ledger, deadline_s=settings.redis_deadline_ms / 1000, incarnation=incarnation
@@ -255,7 +261,7 @@ async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catal
                 pepper=settings.key_pepper.get_secret_value(),
                 now=utc_now(),
             )
-        for name, pool in settings.pools.items():
+        for name, pool in settings.all_pools.items():
             await declare_model(
                 sessions,
                 None,

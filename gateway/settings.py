@@ -6,7 +6,16 @@ from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -20,6 +29,7 @@ from gateway.kafka_settings import KafkaSettings
 
 ENV_PREFIX = "TIERGATE_"
 CONFIG_EXIT_CODE = 2
+OVERFLOW_SUFFIX = ".overflow"
 DEFAULT_CONFIG = Path("tiergate.toml")
 
 
@@ -41,6 +51,12 @@ Origin = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^(\*|ht
 HttpUrl = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^https?://[^\s]+$")]
 
 
+def _checked_variable(name: str | None) -> str | None:
+    if name is not None and not os.environ.get(name):
+        raise ValueError(f"the environment variable {name!r} is not set")
+    return name
+
+
 class MemberConfig(BaseModel):
     """One fixed member of a pool, beside those that register themselves."""
 
@@ -56,9 +72,28 @@ class MemberConfig(BaseModel):
     @field_validator("api_key_env")
     @classmethod
     def _is_set(cls, name: str | None) -> str | None:
-        if name is not None and not os.environ.get(name):
-            raise ValueError(f"the environment variable {name!r} is not set")
-        return name
+        return _checked_variable(name)
+
+
+class OverflowConfig(BaseModel):
+    """A provider outside that takes what a pool has no room for. Its model has a price of its own, like any other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: HttpUrl
+    model: str = Field(min_length=1, max_length=200)
+    """The id that clients see and that is priced."""
+    model_at_provider: str | None = None
+    api_key_env: str | None = None
+    context_window: int | None = Field(default=None, ge=1)
+    """None: the pool's own."""
+    budget_nanousd_per_month: int = Field(ge=0)
+    """Of all tenants together, at the model's price."""
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_set(cls, name: str | None) -> str | None:
+        return _checked_variable(name)
 
 
 class PoolConfig(BaseModel):
@@ -70,6 +105,13 @@ class PoolConfig(BaseModel):
     members: tuple[MemberConfig, ...] = ()
     tokenizer: Path | None = None
     """A folder with tokenizer and template, for counting where no member serves them."""
+    overflow: OverflowConfig | None = None
+
+    @model_validator(mode="after")
+    def _compares_no_embeddings(self) -> "PoolConfig":
+        if self.overflow is not None and self.kind == "embedding":
+            raise ValueError("overflow: embeddings of different models cannot be compared")
+        return self
 
 
 class GatewaySettings(KafkaSettings):
@@ -130,6 +172,29 @@ class GatewaySettings(KafkaSettings):
     pools: dict[str, PoolConfig] = Field(default_factory=dict)
 
     @property
+    def overflow_pools(self) -> dict[str, str]:
+        """The name of an overflow, which is a pool to us, and the pool that it is of."""
+        return {f"{name}{OVERFLOW_SUFFIX}": name for name, pool in self.pools.items() if pool.overflow is not None}
+
+    @property
+    def all_pools(self) -> dict[str, PoolConfig]:
+        """Those that are configured, and their overflows."""
+        found = dict(self.pools)
+        for name, of in self.overflow_pools.items():
+            pool = self.pools[of]
+            assert pool.overflow is not None
+            found[name] = _as_pool(pool.overflow, context_window=pool.context_window)
+        return found
+
+    @field_validator("pools")
+    @classmethod
+    def _have_names_of_their_own(cls, pools: dict[str, PoolConfig]) -> dict[str, PoolConfig]:
+        for name in pools:
+            if name.endswith(OVERFLOW_SUFFIX):
+                raise ValueError(f"{name}: names that end in {OVERFLOW_SUFFIX} are those of pools' overflows")
+        return pools
+
+    @property
     def sql_url(self) -> str:
         return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'tiergate.db'}"
 
@@ -143,6 +208,13 @@ class GatewaySettings(KafkaSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def _as_pool(overflow: OverflowConfig, *, context_window: int) -> PoolConfig:
+    member = MemberConfig(
+        url=overflow.url, engine="openai", model=overflow.model_at_provider, api_key_env=overflow.api_key_env
+    )
+    return PoolConfig(model=overflow.model, context_window=overflow.context_window or context_window, members=(member,))
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> GatewaySettings:

@@ -55,8 +55,12 @@ class Pool(msgspec.Struct, kw_only=True, frozen=True, dict=True):
     kind: PoolKind = "chat"
     members: tuple[Member, ...] = ()
     adapters: frozenset[str] = frozenset()
-    prices: tuple[int, int, int] | None = None
-    """Of a token of the prompt, of a cached one and of the answer, in 1e-9 dollars; None where nobody priced it."""
+    prices: tuple[int, int, int, int] | None = None
+    """Of a token of the prompt, of a cached one and of the answer, and the least for a request, in 1e-9 dollars; None
+    where nobody priced it."""
+
+    overflow_of: str | None = None
+    """The pool that this one, a provider outside, takes requests of. No client asks for it by name."""
 
     @cached_property
     def replicas(self) -> Replicas:
@@ -69,12 +73,13 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True):
 
     def pool_serving(self, model: str) -> Pool | None:
         """The pool that a client asked for by its own name or by its model's id."""
-        if model in self.pools:
-            return self.pools[model]
-        for pool in self.pools.values():
-            if pool.model_id == model:
-                return pool
-        return None
+        named = self.pools.get(model)
+        if named is None:
+            named = next((pool for pool in self.pools.values() if pool.model_id == model), None)
+        return None if named is None or named.overflow_of is not None else named
+
+    def overflow_of(self, pool: Pool) -> Pool | None:
+        return next((each for each in self.pools.values() if each.overflow_of == pool.name), None)
 
 
 def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:

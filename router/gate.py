@@ -23,6 +23,7 @@ from router.saturation import DEFAULT_THRESHOLDS, PoolState, Thresholds, is_pool
 CALM_S, HOLD_S, MAX_HOLD_S, RELAPSE_S = 2.0, 10.0, 80.0, 30.0
 HEADROOM = 0.9
 GAP, MAX_GAP_S = 6.0, 4.5
+SPENT_S = 5.0
 LATE_AT, LATE_SHARE, _LEAST_LATE = 0.8, 0.05, 2
 _RATE_WINDOW_S = 5
 _LATENCY_WINDOW_S = 10.0
@@ -89,6 +90,7 @@ class PoolGate:
         self._kept_away_s = float("-inf")
         self._latencies = Latencies(_LATENCY_WINDOW_S)
         self._full_at_s: dict[str, float] = {}
+        self._spent_until_s = float("-inf")
 
     def note_taken(self, now_s: float) -> None:
         self._taken.note(now_s)
@@ -104,6 +106,10 @@ class PoolGate:
     def note_full(self, worker_id: str, now_s: float) -> None:
         """A replica refused a request because it is full, whatever its report said."""
         self._full_at_s[worker_id] = now_s
+
+    def note_spent(self, now_s: float) -> None:
+        """Its budget is used up: it is asked again in a while."""
+        self._spent_until_s = now_s + SPENT_S
 
     def note_first_token(self, now_s: float, *, ttft_ms: float, target_ms: float) -> None:
         """Of a request whose tier has a target."""
@@ -129,7 +135,7 @@ class PoolGate:
         is_relaxed = not is_late or num_waiting(pool) == 0
         self.shedding.observe(now_s, must_close=is_pressed, is_calm=is_relaxed, is_over=is_over, fits=fits)
         return PoolState(
-            is_saturated=self.saturation.is_closed,
+            is_saturated=self.saturation.is_closed or now_s < self._spent_until_s,
             is_shedding=self.shedding.is_closed,
             retry_after_s=self._retry_after_s(pool, now_s, ended),
         )

@@ -8,6 +8,9 @@ Which other pool may stand in for the wanted one, where that has no replica or n
 |                           |                                | are not best-effort also a dearer one            |
 | a pool's or model's name  | `fallback`: a cheaper one      | `fallback`: a cheaper one                        |
 
+A pool's overflow, a provider outside, comes before every other pool, for all tiers but best-effort ones; for a pool
+that was named only where no price of it is higher. Requests do not wait there, and its budget closes it.
+
 Cheaper is what comes earlier in the order of pools (small, large) and has no price above the other's. Either alone
 could mislead: the order tells what the operator pays, the prices what the client does.
 """
@@ -28,13 +31,14 @@ OnSaturation = Literal["fallback", "queue", "reject"]
 Standing = Literal["open", "saturated", "shedding", "unavailable"]
 RETRY_AFTER_S = 1.0
 _ORDER = {SMALL: 0, LARGE: 1}
+_FREE = (0, 0, 0, 0)
 
 
 class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     """`variants` maps a pool to the adapter's name at its members; None when no adapter is asked for.
 
     is_uncertain: the score is a guess. needs_large: what it asks for is beyond the small pool, whatever the score.
-    can_move: another pool may stand in for the one that was named.
+    can_move: another pool may stand in for the one that was named. may_leave: also a provider outside.
     """
 
     request_id: str
@@ -46,6 +50,7 @@ class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     prompt_tokens: int = 0
     max_tokens: int = 0
     can_move: bool = True
+    may_leave: bool = True
     affinity: Affinity | None = None
 
 
@@ -123,7 +128,7 @@ def decide(
             return _decision(request, tier, route, pool, candidates, looks, is_wanted_up=is_wanted_up)
         if standing == "unavailable":
             is_wanted_up = is_wanted_up and pool is not wanted
-        else:
+        elif pool.overflow_of is None:
             waiting = waiting or (pool, candidates)
             if refusal is None or state.retry_after_s < refusal.retry_after_s:
                 refusal = state
@@ -169,7 +174,11 @@ def is_no_dearer(pool: Pool, than: Pool) -> bool:
     elif pool.prices is None or than.prices is None:
         return False
     # A pool that nobody priced costs nothing.
-    ours, theirs = pool.prices or (0, 0, 0), than.prices or (0, 0, 0)
+    return _costs_no_more(pool, than)
+
+
+def _costs_no_more(pool: Pool, than: Pool) -> bool:
+    ours, theirs = pool.prices or _FREE, than.prices or _FREE
     return all(our <= their for our, their in zip(ours, theirs, strict=True))
 
 
@@ -222,6 +231,8 @@ def _standing(candidates: tuple[Candidate, ...], state: PoolState, tier: TierPol
 
 
 def _may_move(route: _Route, tier: TierPolicy, wanted: Pool, other: Pool, *, is_wanted_up: bool) -> bool:
+    if other.overflow_of is not None:
+        return True
     is_cheaper = is_no_dearer(other, wanted)
     if route.is_named:
         return is_cheaper and tier.on_saturation == "fallback"
@@ -231,6 +242,29 @@ def _may_move(route: _Route, tier: TierPolicy, wanted: Pool, other: Pool, *, is_
 
 
 def _route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
+    """With the wanted pool's overflow, where the request may use it, before any other."""
+    route = _own_route(request, tier, fleet)
+    wanted = route.pools[0]
+    overflow = fleet.overflow_of(wanted)
+    if overflow is None or not _may_overflow(request, tier, wanted, overflow, is_named=route.is_named):
+        return route
+    return _Route((wanted, overflow, *route.pools[1:]), route.reason, route.is_named)
+
+
+def _may_overflow(request: RouteRequest, tier: TierPolicy, wanted: Pool, overflow: Pool, *, is_named: bool) -> bool:
+    """What nobody priced could not be held to its budget; adapters are not there."""
+    return (
+        request.may_leave
+        and not tier.best_effort
+        and request.variants is None
+        and request.can_move
+        and overflow.prices is not None
+        and _fits(overflow, request)
+        and (not is_named or _costs_no_more(overflow, wanted))
+    )
+
+
+def _own_route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
     named = fleet.pool_serving(request.model) if request.variants is None else None
     if named is not None:
         return _Route(_requested(named, request, tier, fleet), "requested", True)

@@ -64,7 +64,7 @@ async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep)
         services.sessions,
         admin,
         model_id,
-        configured_models={pool.model for pool in services.settings.pools.values()},
+        configured_models={pool.model for pool in services.settings.all_pools.values()},
         served_pools={pool.name for pool in services.registry.fleet.pools.values() if pool.members},
         now=utc_now(),
     )

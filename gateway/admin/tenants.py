@@ -23,6 +23,8 @@ router = APIRouter(prefix="/tenants", tags=["tenants"])
 class TenantDraft(Draft):
     name: Name
     tier: Name
+    is_local_only: bool = False
+    """Never sent to a provider outside, whatever the pools are configured to do."""
 
 
 class TenantChange(Draft):
@@ -31,6 +33,7 @@ class TenantChange(Draft):
     name: Name = ""
     tier: Name = ""
     is_suspended: bool = False
+    is_local_only: bool = False
 
 
 class TenantView(BaseModel):
@@ -42,6 +45,7 @@ class TenantView(BaseModel):
     created_at: datetime
     suspended_at: datetime | None
     deleted_at: datetime | None
+    is_local_only: bool
     is_platform: bool
     """The operator's own, which can be neither suspended nor deleted."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from uuid import UUID
@@ -16,7 +17,16 @@ from gateway.metering.windows import Window, month_until
 class UsageLedger:
     """An event on its way from an outbox to ClickHouse may count twice, never not at all."""
 
-    def __init__(self, queries: UsageQueries, *, data_dir: Path, has_clickhouse: bool) -> None:
+    def __init__(
+        self,
+        queries: UsageQueries,
+        *,
+        data_dir: Path,
+        has_clickhouse: bool,
+        pools: Mapping[UUID, str] | None = None,
+    ) -> None:
+        """pools: accounts that are a pool's and not a tenant's."""
+        self._pools = pools or {}
         self._queries = queries
         self._data_dir = data_dir
         self._has_clickhouse = has_clickhouse
@@ -25,7 +35,8 @@ class UsageLedger:
         """The outboxes are read first: what is shipped meanwhile is then seen in both, not in none."""
         month = month_until(now)
         day = Window(now.replace(hour=0, minute=0, second=0, microsecond=0), month.end)
-        whose = _whose(tenant_id, scope)
+        pool = self._pools.get(tenant_id)
+        whose = _whose(tenant_id, scope) if pool is None else Whose(None, pool=pool)
         try:
             tokens, cost_nanousd = await asyncio.to_thread(waiting, self._data_dir, whose, day=day, month=month)
             if self._has_clickhouse:
@@ -38,7 +49,7 @@ class UsageLedger:
 
     async def _totals(self, window: Window, whose: Whose) -> dict[str, int]:
         return await self._queries.exact_totals(
-            window, tenant_id=whose.tenant_id, key_id=whose.key_id, user_id=whose.user_id
+            window, tenant_id=whose.tenant_id, key_id=whose.key_id, user_id=whose.user_id, pool=whose.pool
         )
 
 

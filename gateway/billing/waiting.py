@@ -17,23 +17,26 @@ _SUMS = """
 SELECT coalesce(sum(tokens) FILTER (WHERE at >= :day), 0), coalesce(sum(cost), 0)
 FROM (
     SELECT json_extract(event, '$.tenant_id') AS tenant_id, json_extract(event, '$.key_id') AS key_id,
-        json_extract(event, '$.user_id') AS user_id, julianday(json_extract(event, '$.timestamp')) AS at,
+        json_extract(event, '$.user_id') AS user_id, json_extract(event, '$.pool') AS pool,
+        julianday(json_extract(event, '$.timestamp')) AS at,
         json_extract(event, '$.prompt_tokens') + json_extract(event, '$.completion_tokens') AS tokens,
         json_extract(event, '$.cost_nanousd') AS cost
     FROM (SELECT CAST(event AS TEXT) AS event FROM closed) WHERE json_valid(event)
 )
-WHERE tenant_id = :tenant_id AND at >= :month AND at < :end AND (:key_id IS NULL OR key_id = :key_id)
+WHERE (:tenant_id IS NULL OR tenant_id = :tenant_id) AND (:pool IS NULL OR pool = :pool)
+    AND at >= :month AND at < :end AND (:key_id IS NULL OR key_id = :key_id)
     AND (:user_id IS NULL OR user_id = :user_id)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """A tenant's usage, all of it or that of a key or of an end user."""
+    """A tenant's usage, all of it or that of a key or of an end user; or everybody's of a pool."""
 
-    tenant_id: str
+    tenant_id: str | None
     key_id: str | None = None
     user_id: str | None = None
+    pool: str | None = None
 
 
 def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tuple[int, int]:
@@ -42,6 +45,7 @@ def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tupl
         "tenant_id": whose.tenant_id,
         "key_id": whose.key_id,
         "user_id": whose.user_id,
+        "pool": whose.pool,
         "day": _julian(day),
         "month": _julian(month),
         "end": _julian(Window(month.end, month.end)),

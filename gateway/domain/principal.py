@@ -16,6 +16,8 @@ class Principal:
     key_id: UUID
     tier: str
     scopes: frozenset[str]
+    is_local_only: bool = False
+    """Its requests never leave for a provider outside."""
     tenant_text: str = field(init=False, repr=False, compare=False)
     """The ids as text, which every request needs several times."""
     key_text: str = field(init=False, repr=False, compare=False)

@@ -74,9 +74,14 @@ class Accounts:
 
     def _settle_soon(self, status: UsageStatus) -> "asyncio.Future[Reply] | None":
         reservation = self._record.reservation
+        overflow = self._record.overflow
         if self._is_refund(status):
             self._limiter.refund_soon(reservation)
+            if overflow is not None:
+                self._limiter.refund_soon(overflow)
             return None
+        if overflow is not None:
+            self._limiter.settle_soon(overflow, tokens=self._tokens(), cost_nanousd=self._record.cost_nanousd())
         return self._limiter.settle_soon(reservation, tokens=self._tokens(), cost_nanousd=self._record.cost_nanousd())
 
     def _is_refund(self, status: UsageStatus) -> bool:

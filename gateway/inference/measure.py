@@ -67,6 +67,7 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
         variants=variants_in(fleet, adapter.variants) if adapter else None,
         complexity=_complexity(request),
         affinity=affinity_of(request, accepted.principal.tenant_text),
+        may_leave=not accepted.principal.is_local_only,
     )
     pools = _pools(route, policy, fleet)
     if pools[0].kind != "chat":
@@ -176,9 +177,11 @@ class _Counted:
 async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int) -> _Counted:
     """Prompt tokens in the pool where they are most; where a pool's tokenizer is not known, a bound from above.
 
+    That of a provider outside never is: there our own count stands until it reports its usage.
+
     Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
     """
-    of_pools = [bundles.bundle_of(pool.name) for pool in pools]
+    of_pools = [bundles.bundle_of(pool.name) for pool in pools if pool.overflow_of is None]
     known = {id(bundle): bundle for bundle in of_pools if bundle is not None}
     bounds = _upper_bounds(request)
     is_estimate = None in of_pools

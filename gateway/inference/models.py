@@ -1,5 +1,7 @@
 """`GET /v1/models`: every name that this tenant may put into `model`."""
 
+from collections.abc import Collection
+
 import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -9,7 +11,7 @@ from gateway.domain.principal import Principal
 from gateway.http.errors import ModelNotFound
 from gateway.services import PrincipalDep, ServicesDep
 from protocol.responses import ModelCard, ModelList
-from router.fleet import AUTO, LARGE, SMALL, Fleet
+from router.fleet import AUTO, LARGE, SMALL, Fleet, Pool
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -32,7 +34,7 @@ async def show_model(model: str, principal: PrincipalDep, services: ServicesDep)
 def visible_models(fleet: Fleet, catalog: Catalog, principal: Principal) -> list[ModelCard]:
     tier = catalog.tiers.get(principal.tier)
     allowed = tier.allowed_pools if tier else None
-    pools = [pool for pool in fleet.pools.values() if allowed is None or pool.name in allowed]
+    pools = [pool for pool in fleet.pools.values() if _is_visible(pool, allowed)]
     cards = {}
     choices = [pool for pool in pools if pool.name in (SMALL, LARGE)]
     if choices:
@@ -51,6 +53,11 @@ def visible_models(fleet: Fleet, catalog: Catalog, principal: Principal) -> list
                 id=adapter.name, created=adapter.created_s, root=adapter.name, parent=bases[0]
             )
     return list(cards.values())
+
+
+def _is_visible(pool: Pool, allowed: Collection[str] | None) -> bool:
+    """Overflows serve under no name that could be asked for."""
+    return pool.overflow_of is None and (allowed is None or pool.name in allowed)
 
 
 def _json(value: ModelCard | ModelList) -> Response:

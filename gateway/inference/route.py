@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.http.errors import UpstreamFailed
 from gateway.inference.exchange import Exchange
+from gateway.inference.overflow import reserve_overflow
 from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal, failure_kind
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
@@ -41,6 +42,10 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
     for _ in range(MAX_ROUNDS):
         try:
             decision = _decide(services, exchange, record, has_failed=failure is not None)
+            if not await reserve_overflow(services.settings, services.limiter, record):
+                services.gates.of(decision.pool).note_spent(time.monotonic())
+                # It counts as full now, so that another pool is found, or none.
+                decision = _decide(services, exchange, record, has_failed=True)
         except RouteError as error:
             raise as_failure(failure) if failure else as_gateway_error(error, record.accepted.request.model) from None
         for member in decision.members[:MAX_REPLICAS]:

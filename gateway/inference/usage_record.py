@@ -45,6 +45,8 @@ class UsageRecord:
         """The client was sent some of the answer."""
         self.pool, self.model_id = measured.pools[0].name, measured.pools[0].model_id
         self.reason: str = "unavailable"
+        self.overflow: Reservation | None = None
+        """In the budget of the pool's overflow, where the request goes there."""
         self.worker_id: str | None = None
         self.trip: Trip | None = None
         """The try under way, among what its member has to do."""
@@ -144,6 +146,13 @@ class UsageRecord:
             prompt_tokens=self.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
+        )
+
+    def most_nanousd(self) -> int:
+        """The most that it may come to where it goes now."""
+        measured = self.measured
+        return self._price.most_nanousd(
+            prompt_tokens=measured.prompt_tokens, completion_tokens=measured.max_completion_tokens
         )
 
     def price_lines(self) -> tuple[PriceLine, ...]:

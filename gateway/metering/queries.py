@@ -75,11 +75,17 @@ class UsageQueries:
         return row
 
     async def exact_totals(
-        self, window: Window, *, tenant_id: str, key_id: str | None = None, user_id: str | None = None
+        self,
+        window: Window,
+        *,
+        tenant_id: str | None,
+        key_id: str | None = None,
+        user_id: str | None = None,
+        pool: str | None = None,
     ) -> Row:
         """From the events themselves, for what hangs on the last one: a rollup sees a late event seconds later."""
         pieces = [Piece("usage_events", window)]
-        [row] = await self.fetch(statements.totals(pieces, tenant_id, key_id=key_id, user_id=user_id))
+        [row] = await self.fetch(statements.totals(pieces, tenant_id, key_id=key_id, user_id=user_id, pool=pool))
         return row
 
     async def refusals(

@@ -105,10 +105,16 @@ HAVING requests > 0 {having} ORDER BY {order} LIMIT {{limit:UInt32}}"""
 
 
 def totals(
-    pieces: Sequence[Piece], tenant_id: str | None, *, key_id: str | None = None, user_id: str | None = None
+    pieces: Sequence[Piece],
+    tenant_id: str | None,
+    *,
+    key_id: str | None = None,
+    user_id: str | None = None,
+    pool: str | None = None,
 ) -> BoundQuery:
     """`user_id` only of events."""
-    filters = {name: value for name, value in (("key_id", key_id), ("user_id", user_id)) if value is not None}
+    given = (("key_id", key_id), ("user_id", user_id), ("pool", pool))
+    filters = {name: value for name, value in given if value is not None}
     inner, parameters = _union(pieces, tenant_id, {}, filters=filters)
     return BoundQuery(f"SELECT {_FINISHED} FROM ({inner}) AS e", parameters)
 

@@ -94,7 +94,7 @@ class WorkerClient:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._worker_key = settings.worker_key.get_secret_value() if settings.worker_key else None
-        members = [member for pool in settings.pools.values() for member in pool.members]
+        members = [member for pool in settings.all_pools.values() for member in pool.members]
         self._api_keys = {
             member.url: os.environ.get(member.api_key_env, "") for member in members if member.api_key_env
         }

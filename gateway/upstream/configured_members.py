@@ -26,7 +26,9 @@ _SLOTS = 64
 class FixedMembers:
     def __init__(self, settings: GatewaySettings, client: WorkerClient) -> None:
         self._client = client
-        self._configured = [(name, pool, member) for name, pool in settings.pools.items() for member in pool.members]
+        self._configured = [
+            (name, pool, member) for name, pool in settings.all_pools.items() for member in pool.members
+        ]
         self._current: list[tuple[str, Member]] = [
             (name, _member(config, pool.model, is_healthy=False)) for name, pool, config in self._configured
         ]

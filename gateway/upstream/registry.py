@@ -50,6 +50,7 @@ class Registry:
         self._budgets: dict[str, RetryBudget] = {}
         self.told_loads = ToldLoads()
         self.health = Health()
+        self._overflow_pools = settings.overflow_pools
         self.fleet = Fleet(pools={})
 
     async def refresh_forever(self) -> None:
@@ -74,7 +75,8 @@ class Registry:
 
     def redraw(self) -> None:
         now = time.monotonic()
-        self.fleet = Fleet(pools=_draw(self._catalog, self._traffic.attach(self._members(now), now)))
+        members = self._traffic.attach(self._members(now), now)
+        self.fleet = Fleet(pools=_draw(self._catalog, self._overflow_pools, members))
 
     def note_failure(self, worker_id: str, *, is_fatal: bool) -> None:
         """A request failed there: others may have to go elsewhere for a moment."""
@@ -151,7 +153,9 @@ def _pool_of_model(catalog: CatalogCache, model_id: str) -> str:
     return model.pool if model else model_id
 
 
-def _draw(catalog: CatalogCache, members: Iterable[tuple[str, Member]]) -> dict[str, Pool]:
+def _draw(
+    catalog: CatalogCache, overflow_pools: Mapping[str, str], members: Iterable[tuple[str, Member]]
+) -> dict[str, Pool]:
     """Declared pools, empty ones too, and those that only registered workers name."""
     by_pool: dict[str, list[Member]] = {model.pool: [] for model in catalog.current.models.values()}
     for pool, member in members:
@@ -170,12 +174,13 @@ def _draw(catalog: CatalogCache, members: Iterable[tuple[str, Member]]) -> dict[
             members=tuple(found),
             adapters=frozenset(adapter for load in loads for adapter in load.adapters),
             prices=_prices(catalog, model.id) if model else None,
+            overflow_of=overflow_pools.get(name),
         )
     return pools
 
 
-def _prices(catalog: CatalogCache, model_id: str) -> tuple[int, int, int] | None:
+def _prices(catalog: CatalogCache, model_id: str) -> tuple[int, int, int, int] | None:
     terms = catalog.current.prices.price_of(model_id, now=utc_now())
     if terms.version == UNPRICED_VERSION:
         return None
-    return terms.prompt_nanousd, terms.cached_prompt_nanousd, terms.completion_nanousd
+    return terms.prompt_nanousd, terms.cached_prompt_nanousd, terms.completion_nanousd, terms.minimum_nanousd

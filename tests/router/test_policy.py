@@ -1,7 +1,9 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.load import LoadReport
 from router.balance import Affinity
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, RouteError, Saturated, UnknownModel
 from router.fleet import Fleet, Member
@@ -10,6 +12,7 @@ from router.saturation import PoolState, is_pool_full
 from tests.support.fleets import fleet, load, member, pool, two_pools
 
 TIER = TierPolicy(name="pro")
+Prices = tuple[int, int, int, int] | None
 FREE = TierPolicy(name="free", best_effort=True)
 BUSY = load(waiting=11)
 DOWN = fleet(pool("small", member("s")), pool("large", member("l", is_healthy=False)))
@@ -78,17 +81,18 @@ def test_a_named_pool_is_replaced_by_a_cheaper_one_only_where_the_tier_says_so()
 @pytest.mark.parametrize(
     ("small", "large", "can_stand_in"),
     [
-        ((1, 1, 4), (9, 9, 36), True),
-        ((9, 9, 36), (9, 9, 36), True),
-        ((1, 1, 37), (9, 9, 36), False),
-        ((10, 1, 4), (9, 9, 36), False),
-        (None, (9, 9, 36), True),
-        ((1, 1, 4), None, False),
+        ((1, 1, 4, 0), (9, 9, 36, 0), True),
+        ((9, 9, 36, 5), (9, 9, 36, 5), True),
+        ((1, 1, 37, 0), (9, 9, 36, 0), False),
+        ((10, 1, 4, 0), (9, 9, 36, 0), False),
+        ((1, 1, 4, 1), (9, 9, 36, 0), False),
+        (None, (9, 9, 36, 0), True),
+        ((1, 1, 4, 0), None, False),
         (None, None, True),
     ],
 )
 def test_the_smaller_pool_stands_in_only_where_no_price_of_it_is_higher(
-    small: tuple[int, int, int] | None, large: tuple[int, int, int] | None, can_stand_in: bool
+    small: Prices, large: Prices, can_stand_in: bool
 ) -> None:
     cheap, dear = pool("small", member("s"), prices=small), pool("large", member("l", BUSY), prices=large)
     assert is_no_dearer(cheap, dear) is can_stand_in
@@ -123,6 +127,54 @@ def test_a_tier_may_prefer_large_when_the_score_is_a_guess() -> None:
     decision = decide(route(complexity=0.3, is_uncertain=True), tier, two_pools())
     assert (decision.pool, decision.reason, decision.threshold) == ("large", "complex", 0.2)
     assert outcome(route(complexity=0.3, is_uncertain=True), TIER, two_pools()) == ("small", "simple")
+
+
+def with_overflow(large: LoadReport | None = None, **fields: object) -> Fleet:
+    dear = pool("large", member("l", large), prices=(9, 9, 36, 0))
+    outside = pool("large.overflow", member("cloud"), prices=(9, 9, 30, 0), overflow_of="large")
+    return fleet(pool("small", member("s")), dear, msgspec.structs.replace(outside, **fields))
+
+
+def test_a_pools_overflow_takes_what_it_has_no_room_for() -> None:
+    queueing = TierPolicy(name="enterprise", on_saturation="queue")
+    for asked in (route("large"), route(complexity=1)):
+        assert decide(asked, queueing, with_overflow()).pool == "large"
+        assert outcome(asked, queueing, with_overflow(BUSY)) == ("large.overflow", "saturated")
+        assert outcome(asked, queueing, with_overflow(load(is_draining=True))) == ("large.overflow", "unavailable")
+        assert "large.overflow" in [each.name for each in possible_pools(asked, queueing, with_overflow())]
+
+
+@pytest.mark.parametrize(
+    ("asked", "tier"),
+    [
+        (route("large", may_leave=False), TIER),
+        (route("large"), FREE),
+        (route("small"), TIER),
+    ],
+)
+def test_who_may_not_leave_does_not(asked: RouteRequest, tier: TierPolicy) -> None:
+    assert "large.overflow" not in [each.name for each in possible_pools(asked, tier, with_overflow(BUSY))]
+
+
+def test_an_overflow_that_is_dearer_takes_nothing_that_was_asked_for_by_name() -> None:
+    dearer = with_overflow(BUSY, prices=(9, 9, 37, 0))
+    assert outcome(route("large"), TIER, dearer) == ("small", "saturated")
+    assert outcome(route(complexity=1), TIER, dearer) == ("large.overflow", "saturated")
+    assert outcome(route(complexity=1), TIER, with_overflow(BUSY, prices=None)) == ("small", "saturated")
+
+
+def test_an_overflow_has_no_name_that_could_be_asked_for() -> None:
+    for name in ("large.overflow", "demo-large.overflow"):
+        with pytest.raises(UnknownModel):
+            decide(route(name), TIER, with_overflow())
+
+
+def test_nobody_waits_for_an_overflow_whose_budget_is_spent() -> None:
+    spent = {"large.overflow": PoolState(is_saturated=True)}
+    queueing = TierPolicy(name="enterprise", on_saturation="queue")
+    assert decide(route("large"), queueing, with_overflow(BUSY), spent).pool == "large"
+    with pytest.raises(NoReplica):
+        decide(route("large"), queueing, with_overflow(load(is_draining=True)), spent)
 
 
 def test_states_outweigh_the_picture_and_tell_when_to_come_back() -> None:

@@ -42,8 +42,8 @@ def member(name: str, report: LoadReport | None = None, **fields: Any) -> Member
     return Member(worker_id=name, url=f"http://{name}", model_name="m", load=report or load(), **fields)
 
 
-def pool(name: str, *members: Member, window: int = 4096, prices: tuple[int, int, int] | None = None) -> Pool:
-    return Pool(name=name, model_id=f"demo-{name}", context_window=window, members=members, prices=prices)
+def pool(name: str, *members: Member, window: int = 4096, **fields: Any) -> Pool:
+    return Pool(name=name, model_id=f"demo-{name}", context_window=window, members=members, **fields)
 
 
 def fleet(*pools: Pool) -> Fleet:

@@ -20,13 +20,15 @@ def list_tenants(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "",
 def create_tenant(
     name: str,
     tier: Annotated[str, typer.Option(help="free, pro, enterprise or another tier.")] = "free",
+    local_only: Annotated[bool, typer.Option("--local-only", help="Never send its requests to a provider.")] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant."""
     with connect(base_url, admin_key) as client:
-        show_row(client.post("/tenants", {"name": name, "tier": tier}), as_json=as_json)
+        draft = {"name": name, "tier": tier, "is_local_only": local_only}
+        show_row(client.post("/tenants", draft), as_json=as_json)
 
 
 @app.command("show")
@@ -46,13 +48,16 @@ def change_tenant(
     suspend: Annotated[
         bool | None, typer.Option("--suspend/--resume", help="Refuse all its keys, or take it back.")
     ] = None,
+    local_only: Annotated[
+        bool | None, typer.Option("--local-only/--may-leave", help="Never send its requests to a provider, or do.")
+    ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
     """Rename a tenant, move it to another tier, suspend or resume it."""
     with connect(base_url, admin_key) as client:
-        fields = dict(given(name=name, tier=tier, is_suspended=suspend))
+        fields = dict(given(name=name, tier=tier, is_suspended=suspend, is_local_only=local_only))
         show_row(client.patch(f"/tenants/{tenant_id(client, tenant)}", fields), as_json=as_json)
 
 

@@ -176,11 +176,11 @@ class Keyring:
             self._drop(next(iter(self._entries)))
 
     def _take(self, prefix: str, row: list[Any], *, asked_at: float, fresh_until: float) -> None:
-        secret_hash, key_id, scopes, tenant_id, tenant_name, tier, suspended_at = row
+        secret_hash, key_id, scopes, tenant_id, tenant_name, tier, suspended_at, is_local_only = row
         entry = self._entries.get(prefix)
         if entry is not None and entry.read_at > asked_at:
             return
-        principal = Principal(tenant_id, tenant_name, key_id, tier, frozenset(scopes))
+        principal = Principal(tenant_id, tenant_name, key_id, tier, frozenset(scopes), is_local_only)
         is_suspended = suspended_at is not None
         if entry is None or entry.secret_hash != secret_hash:
             self._drop(prefix)

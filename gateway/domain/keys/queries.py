@@ -19,7 +19,7 @@ def live_keys(prefixes: Collection[str]) -> Select[ApiKey, Tenant]:
 
 def key_rows(prefixes: Collection[str]) -> Select[*tuple[Any, ...]]:
     """What the keyring holds of `live_keys`: prefix, secret hash, key id, scopes, and the tenant's id, name, tier and
-    `suspended_at`. Columns alone, because thousands are read every second."""
+    `suspended_at` and `is_local_only`. Columns alone, because thousands are read every second."""
     return live_keys(prefixes).with_only_columns(
         ApiKey.prefix,
         ApiKey.secret_hash,
@@ -29,6 +29,7 @@ def key_rows(prefixes: Collection[str]) -> Select[*tuple[Any, ...]]:
         Tenant.name,
         Tenant.tier,
         Tenant.suspended_at,
+        Tenant.is_local_only,
     )
 
 

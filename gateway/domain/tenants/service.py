@@ -26,14 +26,22 @@ def tenants_visible_to(tenant_id: UUID | None, *, with_deleted: bool = False) ->
 
 
 async def create_tenant(
-    sessions: Sessions, principal: Principal | None, *, name: str, tier: str, now: datetime
+    sessions: Sessions,
+    principal: Principal | None,
+    *,
+    name: str,
+    tier: str,
+    is_local_only: bool = False,
+    now: datetime,
 ) -> Tenant:
-    tenant = Tenant(id=new_id(now), name=name, tier=tier, created_at=now, suspended_at=None)
+    tenant = Tenant(
+        id=new_id(now), name=name, tier=tier, is_local_only=is_local_only, created_at=now, suspended_at=None
+    )
     try:
         async with sessions.begin() as session:
             await _check_tier(session, tier)
             session.add(tenant)
-            detail = {"name": name, "tier": tier}
+            detail = {"name": name, "tier": tier, "is_local_only": is_local_only}
             record(
                 session, principal, "tenant.create", object_id=tenant.id, tenant_id=tenant.id, now=now, detail=detail
             )
@@ -60,10 +68,11 @@ async def change_tenant(
     name: str | None = None,
     tier: str | None = None,
     is_suspended: bool | None = None,
+    is_local_only: bool | None = None,
     now: datetime,
 ) -> Tenant:
     """What is None stays as it is."""
-    given = {"name": name, "tier": tier, "is_suspended": is_suspended}
+    given = {"name": name, "tier": tier, "is_suspended": is_suspended, "is_local_only": is_local_only}
     detail = {field: value for field, value in given.items() if value is not None}
     try:
         async with sessions.begin() as session:
@@ -77,6 +86,8 @@ async def change_tenant(
             if tier is not None:
                 await _check_tier(session, tier)
                 tenant.tier = tier
+            if is_local_only is not None:
+                tenant.is_local_only = is_local_only
             if is_suspended is not None:
                 tenant.suspended_at = tenant.suspended_at or now if is_suspended else None
             record(

@@ -72,6 +72,16 @@ async def test_a_tenants_day_and_month_are_summed_over_the_outboxes(tmp_path: Pa
     assert await ledger.used(uuid4(), "tenant", NOW) == Used(0, 0)
 
 
+async def test_a_pools_account_is_what_everybody_spent_there(tmp_path: Path, outbox: OwnedFolder) -> None:
+    account = uuid4()
+    there = [
+        make_event(str(uuid4()), tenant_id=tenant, pool="p.overflow", timestamp=NOW, cost_nanousd=30) for tenant in "ab"
+    ]
+    put(outbox, *map(encode_event, there), event())
+    ledger = UsageLedger(UsageQueries(None), data_dir=tmp_path, has_clickhouse=False, pools={account: "p.overflow"})
+    assert (await ledger.used(account, "tenant", NOW)).spent_this_month == 60
+
+
 async def test_an_outbox_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path, outbox: OwnedFolder) -> None:
     put(outbox, event())
     (outbox.path / JOURNAL_FILE).write_bytes(b"this is no database" * 100)
