@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,8 +74,8 @@ def running_upstreams(cores: Cores) -> Iterator[Upstreams]:
 def _running_upstream(dialect: str, cores: Cores) -> Iterator[int]:
     port = free_port()
     command = [str(compiled("upstream")), "--port", str(port), "--dialect", dialect]
-    with _running(command, cores.clients) as process:
-        _await(process, lambda: _answers(f"http://127.0.0.1:{port}/v1/models"), command[0])
+    with running(command, cores.clients) as process:
+        await_process(process, lambda: _answers(f"http://127.0.0.1:{port}/v1/models"), command[0])
         yield port
 
 
@@ -83,10 +83,10 @@ def _running_upstream(dialect: str, cores: Cores) -> Iterator[int]:
 def running_relay(upstream_port: int, cores: Cores) -> Iterator[Gateway]:
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.gateway.relay", str(port), str(upstream_port)]
-    with _running(command, cores.servers) as process:
+    with running(command, cores.servers) as process:
         request: dict[str, object] = {"messages": []}
         address = f"http://127.0.0.1:{port}/v1/chat/completions"
-        _await(process, lambda: _answers(address, request), "the relay")
+        await_process(process, lambda: _answers(address, request), "the relay")
         yield Gateway(process.pid, port, Path(os.devnull))
 
 
@@ -96,7 +96,7 @@ def running_valkey(folder: Path, cores: Cores) -> Iterator[str]:
     port = free_port()
     options = {"port": port, "bind": "127.0.0.1", "save": "", "dir": folder, "loglevel": "warning"}
     command = [get_binary_path(), *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
-    with _running(command, cores.servers, output=subprocess.DEVNULL):
+    with running(command, cores.servers, output=subprocess.DEVNULL):
         yield f"redis://127.0.0.1:{port}/0"
 
 
@@ -109,6 +109,8 @@ class Site:
     upstreams: Upstreams
     cores: Cores
     database_url: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the gateways."""
 
     def migrate(self) -> None:
         command = [sys.executable, "-m", "tiergate", "migrate"]
@@ -131,9 +133,9 @@ class Site:
         command += ["--port", str(port)] + (["--processes", str(num_processes)] if num_processes > 1 else [])
         with (
             log.open("wb") as output,
-            _running(command, cores or self.cores.servers, env=self._environment(name), output=output) as process,
+            running(command, cores or self.cores.servers, env=self._environment(name), output=output) as process,
         ):
-            _await(process, lambda: _answers(f"http://127.0.0.1:{port}/ready"), "the gateway", log)
+            await_process(process, lambda: _answers(f"http://127.0.0.1:{port}/ready"), "the gateway", log)
             yield Gateway(process.pid, port, log)
 
     def _config(self) -> Path:
@@ -159,6 +161,7 @@ class Site:
             "TIERGATE_KEY_PEPPER": "pepper-of-the-benchmark",
             "TIERGATE_BOOTSTRAP_ADMIN_KEY": ADMIN_KEY,
             "TIERGATE_WORKER_KEY": WORKER_KEY,
+            **self.extra,
         }
 
 
@@ -175,7 +178,7 @@ def raise_file_limit() -> None:
 
 
 @contextmanager
-def _running(
+def running(
     command: Sequence[str], cores: frozenset[int], *, env: Mapping[str, str] | None = None, output: Any = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     # A session of its own, so that Ctrl-C reaches only this process, which then ends the others in order.
@@ -207,11 +210,16 @@ def _answers(url: str, body: object = None) -> bool:
     return reply.status_code == 200
 
 
-def _await(
-    process: "subprocess.Popen[bytes]", is_ready: Callable[[], bool], name: str, log: Path | None = None
+def await_process(
+    process: "subprocess.Popen[bytes]",
+    is_ready: Callable[[], bool],
+    name: str,
+    log: Path | None = None,
+    *,
+    within_s: float = STARTED_WITHIN_S,
 ) -> None:
     """Raises SystemExit with the last lines of its log when it ends or is not ready in time."""
-    deadline = time.monotonic() + STARTED_WITHIN_S
+    deadline = time.monotonic() + within_s
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
             told = log.read_text()[-2000:] if log else ""
