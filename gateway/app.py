@@ -28,7 +28,9 @@ from gateway.admin.tenants import router as tenants_router
 from gateway.admin.tiers import router as tiers_router
 from gateway.admin.usage import admin_router as admin_usage_router
 from gateway.admin.usage import router as usage_router
+from gateway.admin.webhooks import router as webhooks_router
 from gateway.admin.workers import router as workers_router
+from gateway.billing.alerts import BudgetAlerts
 from gateway.billing.invoicing import Invoicing
 from gateway.billing.ledger import UsageLedger
 from gateway.billing.rerating import Rerating
@@ -39,10 +41,12 @@ from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.service import bootstrap_admin_key
 from gateway.domain.models.service import declare_model
+from gateway.domain.webhooks.delivery import WebhookSender
 from gateway.http.body_limit import BodyLimit
 from gateway.http.cors import allow_origins
 from gateway.http.errors import GatewayError
 from gateway.http.openapi import ANSWER_HEADERS, install_openapi
+from gateway.http.outbound import Outbound
 from gateway.http.policy import RequestPolicy
 from gateway.http.rendering import install_error_handlers
 from gateway.http.request_ids import RequestIds
@@ -122,6 +126,11 @@ async def open_services(
             )
         )
         leases = LeaseKeeper(limiter)
+        outbound = Outbound(allowed_private=settings.outbound_private_networks)
+        stack.push_async_callback(outbound.close)
+        pepper = settings.key_pepper.get_secret_value()
+        webhooks = WebhookSender(sessions, outbound, pepper=pepper, holder=incarnation)
+        alerts = BudgetAlerts(sessions, catalog, ledger, holder=incarnation)
         workers = await stack.enter_async_context(WorkerClient(settings))
         fixed = FixedMembers(settings, workers)
         registry = Registry(redis, catalog, fixed, settings)
@@ -146,6 +155,7 @@ async def open_services(
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
             invoicing=Invoicing(sessions, settings.clickhouse_url),
+            outbound=outbound,
             backlog=Backlog(settings.data_dir),
             room=room,
             metrics=metrics,
@@ -165,6 +175,8 @@ async def open_services(
                 limiter.run_forever(),
                 limiter.settlements.drain_forever(),
                 leases.keep_forever(),
+                webhooks.send_forever(),
+                alerts.check_forever(),
                 fixed.check_forever(),
                 registry.refresh_forever(),
                 watch_gates(gates, registry, metrics),
@@ -241,6 +253,7 @@ def _admin_router() -> APIRouter:
         invoices_router,
         credits_router,
         billing_accounts_router,
+        webhooks_router,
         workers_router,
         admin_usage_router,
         audit_router,

@@ -13,6 +13,7 @@ from gateway.database import Sessions
 from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.principal import Principal
+from gateway.http.outbound import Outbound
 from gateway.limits.limiter import Limiter
 from gateway.log_context import note_tenant
 from gateway.metering.backlog import Backlog
@@ -53,6 +54,7 @@ class Services:
     usage: UsageQueries
     rerating: Rerating
     invoicing: Invoicing
+    outbound: Outbound
     backlog: Backlog
     room: OutboxRoom
     metrics: Metrics

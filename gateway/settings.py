@@ -154,6 +154,8 @@ class GatewaySettings(KafkaSettings):
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, Listed] = ()
     trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
     """Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    outbound_private_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
+    """Private addresses that webhooks of tenants may be at; all others must be public."""
     redis_deadline_ms: int = Field(default=50, ge=1, le=10_000)
     connect_timeout_s: float = Field(default=2.0, gt=0)
     idle_timeout_s: float = Field(default=120.0, gt=0)

@@ -10,6 +10,7 @@ from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tiers.models import Tier
+from gateway.domain.webhooks.models import Delivery, Lease, Webhook
 
 __all__ = [
     "Adapter",
@@ -19,13 +20,16 @@ __all__ = [
     "Base",
     "BillingAccount",
     "CreditEntry",
+    "Delivery",
     "Discount",
     "Invoice",
     "InvoiceLine",
+    "Lease",
     "Lock",
     "Model",
     "Price",
     "Surcharge",
     "Tenant",
     "Tier",
+    "Webhook",
 ]

@@ -82,3 +82,18 @@ def test_revision_7_goes_back_even_with_final_invoices(tmp_path: Path) -> None:
         assert file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall() == []
         migrate(url)
         assert file.execute("SELECT count(*) FROM invoices").fetchone() == (0,)
+
+
+def test_revision_8_keeps_invoices_when_webhooks_go(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url)
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        file.executescript("""
+            INSERT INTO tenants (id, name, tier, created_at) VALUES ('a', 'acme', 'free', '2026-01-01');
+            INSERT INTO credit_entries VALUES ('c', 'a', '2026-01-01', 'grant', 5, NULL, '');
+            INSERT INTO webhooks VALUES ('w', 'a', 'https://example.com/', '["ping"]', '2026-01-01');
+        """)
+        command.downgrade(alembic_config(url), "0007")
+        assert file.execute("SELECT amount_nanousd FROM credit_entries").fetchall() == [(5,)]
+        migrate(url)
+        assert file.execute("SELECT name FROM leases ORDER BY name").fetchall() == [("budget-alerts",), ("webhooks",)]

@@ -1,0 +1,146 @@
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+from uuid import UUID
+
+from sqlalchemy import CursorResult, Select, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from gateway.database import Sessions
+from gateway.domain.audit.service import record
+from gateway.domain.principal import Principal
+from gateway.domain.tenants.service import require_tenant
+from gateway.domain.webhooks.models import Delivery, Lease, Webhook
+from gateway.http.errors import Conflict, NotFound
+from protocol.ids import new_id
+
+EventName = Literal["budget.80", "budget.100", "ping"]
+EVENT_NAMES: tuple[str, ...] = get_args(EventName)
+MAX_WEBHOOKS = 10
+"""Of a tenant."""
+SECRET_PREFIX = "whsec_"
+
+
+def webhooks_visible_to(tenant_id: UUID | None) -> Select[Webhook]:
+    """A tenant's; None: all."""
+    query = select(Webhook)
+    return query if tenant_id is None else query.where(Webhook.tenant_id == tenant_id)
+
+
+def deliveries_of(webhook_id: UUID) -> Select[Delivery]:
+    return select(Delivery).where(Delivery.webhook_id == webhook_id)
+
+
+def secret_of(webhook_id: UUID, *, pepper: str) -> str:
+    """What its deliveries are signed with: 32 bytes in base64, after a prefix, as Standard Webhooks has it."""
+    digest = hmac.digest(pepper.encode(), b"webhook:" + webhook_id.bytes, hashlib.sha256)
+    return SECRET_PREFIX + base64.b64encode(digest).decode()
+
+
+async def create_webhook(
+    sessions: Sessions, principal: Principal, *, tenant_id: UUID, url: str, events: Sequence[str], now: datetime
+) -> Webhook:
+    """The url has been checked. Raises NotFound or Conflict."""
+    principal.require_tenant(tenant_id)
+    webhook = Webhook(id=new_id(now), tenant_id=tenant_id, url=url, events=list(dict.fromkeys(events)), created_at=now)
+    async with sessions.begin() as session:
+        await require_tenant(session, tenant_id)
+        count = select(func.count()).select_from(Webhook).where(Webhook.tenant_id == tenant_id)
+        if (await session.scalar(count) or 0) >= MAX_WEBHOOKS:
+            raise Conflict(f"a tenant has at most {MAX_WEBHOOKS} webhooks; delete one first")
+        session.add(webhook)
+        detail = {"url": url, "events": webhook.events}
+        record(session, principal, "webhook.create", object_id=webhook.id, tenant_id=tenant_id, now=now, detail=detail)
+    return webhook
+
+
+async def get_webhook(session: AsyncSession, principal: Principal, webhook_id: UUID) -> Webhook:
+    """Raises NotFound."""
+    webhook = await session.get(Webhook, webhook_id)
+    if webhook is None:
+        raise NotFound("there is no such webhook")
+    principal.require_tenant(webhook.tenant_id)
+    return webhook
+
+
+async def delete_webhook(sessions: Sessions, principal: Principal, webhook_id: UUID, *, now: datetime) -> None:
+    """What was not delivered yet never is."""
+    async with sessions.begin() as session:
+        webhook = await get_webhook(session, principal, webhook_id)
+        detail = {"url": webhook.url}
+        record(
+            session,
+            principal,
+            "webhook.delete",
+            object_id=webhook_id,
+            tenant_id=webhook.tenant_id,
+            now=now,
+            detail=detail,
+        )
+        await session.delete(webhook)
+
+
+async def ping(sessions: Sessions, principal: Principal, webhook_id: UUID, *, now: datetime) -> Delivery:
+    """Have something delivered, to try it out."""
+    async with sessions.begin() as session:
+        webhook = await get_webhook(session, principal, webhook_id)
+        delivery = _delivery(webhook, "ping", f"ping:{new_id(now)}", {"tenant_id": str(webhook.tenant_id)}, now)
+        session.add(delivery)
+    return delivery
+
+
+async def announce(
+    sessions: Sessions, *, tenant_id: UUID, event: EventName, occasion: str, data: Mapping[str, Any], now: datetime
+) -> int:
+    """Put the event into the queue of each of the tenant's webhooks that wants it; how many had not been told yet."""
+    async with sessions() as session:
+        webhooks = [
+            webhook for webhook in await session.scalars(webhooks_visible_to(tenant_id)) if event in webhook.events
+        ]
+    num_added = 0
+    for webhook in webhooks:
+        try:
+            async with sessions.begin() as session:
+                session.add(_delivery(webhook, event, f"{event}:{occasion}", data, now))
+        except IntegrityError:
+            # It was told of this occasion before, or has just been deleted.
+            continue
+        num_added += 1
+    return num_added
+
+
+async def tenants_to_tell(sessions: Sessions, events: Collection[str]) -> list[UUID]:
+    """Tenants with a webhook for one of these events."""
+    async with sessions() as session:
+        found = await session.scalars(select(Webhook))
+        return list({webhook.tenant_id for webhook in found if not set(events).isdisjoint(webhook.events)})
+
+
+async def hold_lease(sessions: Sessions, name: str, holder: str, *, now: datetime, lasts: timedelta) -> bool:
+    """Take or keep what only one process may do at a time; False while another holds it."""
+    is_free = or_(Lease.holder == holder, Lease.until < now)
+    async with sessions.begin() as session:
+        taken = await session.execute(
+            update(Lease).where(Lease.name == name, is_free).values(holder=holder, until=now + lasts)
+        )
+    assert isinstance(taken, CursorResult)
+    return taken.rowcount == 1
+
+
+def _delivery(webhook: Webhook, event: str, occasion: str, data: Mapping[str, Any], now: datetime) -> Delivery:
+    delivery_id = new_id(now)
+    body = {"id": str(delivery_id), "type": event, "created_at": now.isoformat(), "data": dict(data)}
+    return Delivery(
+        id=delivery_id,
+        webhook_id=webhook.id,
+        occasion=occasion,
+        body=json.dumps(body, ensure_ascii=False),
+        created_at=now,
+        num_attempts=0,
+        next_attempt_at=now,
+    )

@@ -1,0 +1,143 @@
+"""The one HTTP client for addresses that tenants give (webhooks and the like).
+
+The address is checked where the socket is made for it: a name that means something else a moment later is checked as
+what it means then. No redirects, no proxies, no cookies, no connection is used twice; time and size are bounded.
+"""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+
+from gateway.http.addresses import Networks, is_allowed, parse_address
+from gateway.http.errors import InvalidRequest
+
+CONNECT_S = 5.0
+TOTAL_S = 10.0
+MAX_ANSWER_BYTES = 64 * 1024
+MAX_URL_CHARS = 2000
+
+
+class OutboundFailed(Exception):
+    """No answer, or none that may be read: the message says why, in words that a tenant may see."""
+
+
+class _AddressRefused(OSError):
+    pass
+
+
+@dataclass(frozen=True)
+class OutboundAnswer:
+    status: int
+    body: bytes
+
+
+class Outbound:
+    """`close` it at the end. resolver: for tests of names that change their meaning."""
+
+    def __init__(
+        self,
+        *,
+        allowed_private: Networks = (),
+        total_s: float = TOTAL_S,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        self._allowed_private = allowed_private
+        self._max_answer_bytes = max_answer_bytes
+        self._resolver = resolver
+        self._timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def check_url(self, url: str) -> None:
+        """What can be told before connecting. Raises InvalidRequest."""
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host = None
+            parts = urlsplit("")
+        if parts.scheme not in ("http", "https") or not host or len(url) > MAX_URL_CHARS or not url.isprintable():
+            raise InvalidRequest("url: send one such as https://example.com/hook", param="url")
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            raise InvalidRequest("url: must hold neither a user, a password nor a fragment", param="url")
+        address = parse_address(host)
+        if address is not None and not is_allowed(address, self._allowed_private):
+            raise InvalidRequest("url: this address is not a public one", param="url")
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> OutboundAnswer:
+        """Raises OutboundFailed; an answer of any status but a redirect is one."""
+        try:
+            self.check_url(url)
+            async with self._opened().post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                if 300 <= answer.status < 400:
+                    raise OutboundFailed(f"it answered {answer.status}, and redirects are not followed")
+                return OutboundAnswer(answer.status, await self._read(answer))
+        except InvalidRequest as error:
+            raise OutboundFailed(error.message) from error
+        except TimeoutError as error:
+            raise OutboundFailed("it did not answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise OutboundFailed(_words(error)) from error
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
+        parts, size = [], 0
+        async for chunk in answer.content.iter_any():
+            size += len(chunk)
+            if size > self._max_answer_bytes:
+                raise OutboundFailed(f"its answer is longer than {self._max_answer_bytes} bytes")
+            parts.append(chunk)
+        return b"".join(parts)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                force_close=True,
+                use_dns_cache=False,
+                resolver=self._resolver or aiohttp.ThreadedResolver(),
+                socket_factory=self._make_socket,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=self._timeout,
+                trust_env=False,
+                # A small answer could become a large one.
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"user-agent": "tiergate", "accept-encoding": "identity"},
+            )
+        return self._session
+
+    def _make_socket(self, address_info: Any) -> socket.socket:
+        """For the very address that is connected to next. Raises OSError for one that is not allowed."""
+        family, kind, protocol, _, target = address_info
+        address = parse_address(str(target[0]))
+        if address is None or not is_allowed(address, self._allowed_private):
+            raise _AddressRefused("this address is not a public one")
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        return made
+
+
+def _words(error: Exception) -> str:
+    """Nothing of ours: neither addresses that a name means in here, nor paths."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _AddressRefused) or "not a public one" in str(cause):
+            return "its address is not a public one"
+        cause = cause.__cause__ or (cause.os_error if isinstance(cause, aiohttp.ClientConnectorError) else None)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not known"
+    if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not valid"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "it cannot be connected to"
+    return f"the connection failed ({type(error).__name__})"
