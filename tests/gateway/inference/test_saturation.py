@@ -72,7 +72,7 @@ def is_saturated(gateway: Gateway) -> bool:
 
 @dataclass
 class Crowd:
-    """Enterprise clients, each of which asks again when it has its answer."""
+    """Clients, each of which asks again when it has its answer."""
 
     routes: set[tuple[str, str]] = field(default_factory=set)
     statuses: set[int] = field(default_factory=set)
@@ -85,14 +85,15 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(gateway: Gateway) -> AsyncIterator[Crowd]:
-    """Inside, the large pool is saturated by it."""
+async def crowd(gateway: Gateway, *, tier: str = "enterprise", num: int = NUM_CLIENTS) -> AsyncIterator[Crowd]:
+    """Inside, the large pool has all the work that they can make."""
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(gateway.client(await gateway.make_key(tier="enterprise")))
+        client = await stack.enter_async_context(gateway.client(await gateway.make_key(tier=tier)))
         together = Crowd()
-        tasks = [asyncio.create_task(together.ask_on(client)) for _ in range(NUM_CLIENTS)]
+        tasks = [asyncio.create_task(together.ask_on(client)) for _ in range(num)]
         try:
-            await eventually(lambda: is_saturated(gateway))
+            if num > NUM_WAITING:
+                await eventually(lambda: is_saturated(gateway))
             yield together
         finally:
             for task in tasks:
@@ -153,3 +154,23 @@ async def test_waiting_enterprise_requests_are_served_in_the_order_in_which_they
             # The next one only when this one is there.
             await eventually(lambda sent=number: num_there() + len(finished) > sent)
     assert finished == sorted(finished)
+
+
+async def test_best_effort_makes_room_before_enterprise_misses_its_target(gateway: Gateway) -> None:
+    """A target that no first token can meet, so that the first ones pass it while others wait."""
+    await gateway.admin.patch("/tiers/enterprise", json={"ttft_target_ms": 1})
+    large = gateway.services.gates.of("large")
+    async with (
+        gateway.client(await gateway.make_key(tier="enterprise")) as client,
+        crowd(gateway, tier="free", num=2),
+    ):
+        async with asyncio.timeout(30):
+            while not large.shedding.is_closed:
+                reply = await client.post("/chat/completions", json=BODY | {"max_tokens": 2})
+                assert (reply.status_code, reply.headers["x-tiergate-pool"]) == (200, "large")
+        assert not large.saturation.is_closed
+        async with gateway.client(await gateway.make_key(tier="free")) as free:
+            reply = await free.post("/chat/completions", json=BODY | {"max_tokens": 2})
+            assert (reply.headers["x-tiergate-pool"], reply.headers["x-tiergate-route"]) == ("small", "saturated")
+        reply = await client.post("/chat/completions", json=BODY | {"max_tokens": 2})
+        assert (reply.headers["x-tiergate-pool"], reply.headers["x-tiergate-route"]) == ("large", "requested")
