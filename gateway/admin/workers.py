@@ -1,5 +1,6 @@
 """`GET /admin/v1/workers`: every replica that this gateway knows, as it sees them."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ class WorkerView(BaseModel):
     url: str
     engine: str
     is_healthy: bool
+    state: str
+    """`closed`, `open`, `half-open` or `starting`, as docs/members.md tells."""
     load: dict[str, Any] | None
     """The worker's own report; foreign servers have none."""
 
@@ -29,6 +32,7 @@ class WorkerList(BaseModel):
 
 @router.get("")
 async def list_workers(_admin: PlatformDep, services: ServicesDep) -> WorkerList:
+    now = time.monotonic()
     return WorkerList(
         data=[
             WorkerView(
@@ -38,6 +42,7 @@ async def list_workers(_admin: PlatformDep, services: ServicesDep) -> WorkerList
                 url=member.url,
                 engine=member.engine,
                 is_healthy=member.is_healthy,
+                state=services.registry.health.state(member.worker_id, now),
                 load=None if member.load is None else msgspec.to_builtins(member.load),
             )
             for pool in services.registry.fleet.pools.values()

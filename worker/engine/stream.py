@@ -120,11 +120,12 @@ class JointStream:
     """An async iterator over the outputs of several streams that share a bell, each with its stream's index.
 
     It ends with the last stream, and raises the first EngineError. Then, and when the waiting task is cancelled, all
-    streams are closed. After the first output it gives an empty list whenever nothing came for SILENCE_S.
+    streams are closed. After the first output it gives an empty list whenever nothing came for `silence_s`.
     """
 
-    def __init__(self, streams: list[TokenStream]) -> None:
+    def __init__(self, streams: list[TokenStream], *, silence_s: float = SILENCE_S) -> None:
         self._streams = streams
+        self._silence_s = silence_s
         self._has_begun = False
 
     def __aiter__(self) -> "JointStream":
@@ -136,9 +137,9 @@ class JointStream:
             if outputs:
                 self._has_begun = True
                 return outputs
-            rings_at = self._streams[0].bell.loop.time() + SILENCE_S
+            rings_at = self._streams[0].bell.loop.time() + self._silence_s
             try:
-                await self._streams[0].bell.wait(SILENCE_S if self._has_begun else None)
+                await self._streams[0].bell.wait(self._silence_s if self._has_begun else None)
             except asyncio.CancelledError:
                 self.close()
                 raise

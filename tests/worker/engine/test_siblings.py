@@ -9,9 +9,9 @@ import pytest
 from tests.support.engine_requests import collect, make_request
 from worker.engine.engine import Engine
 from worker.engine.errors import EngineStopped, QueueFull
-from worker.engine.request import EngineRequest
+from worker.engine.request import EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
-from worker.engine.stream import JointStream
+from worker.engine.stream import Bell, JointStream, TokenStream
 
 PROMPT = [(7 * i) % 380 for i in range(100)]
 
@@ -69,3 +69,15 @@ async def test_a_group_is_refused_as_a_whole_and_answered_when_the_engine_stops(
             [output async for output in stream]
     report = engine.report()
     assert (report.num_running, report.num_waiting, report.num_free_blocks) == (0, 0, report.num_blocks)
+
+
+async def test_after_its_first_output_a_request_is_never_silent_for_long() -> None:
+    stream = TokenStream("s", lambda _: None, lambda _: None, Bell())
+    joint = JointStream([stream], silence_s=0.01)
+    output = TokenOutput(token_ids=[1])
+    asyncio.get_running_loop().call_later(0.05, stream.put, output)
+    assert await anext(joint) == [(0, output)], "before it others tell that it waits"
+    assert await anext(joint) == [] == await anext(joint)
+    stream.put(output)
+    assert await anext(joint) == [(0, output)]
+    joint.close()
