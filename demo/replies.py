@@ -46,7 +46,7 @@ async def ask_all(
         async def ask(item: Item) -> Reply:
             body: dict[str, Any] = {
                 "model": model,
-                "messages": _wire(item.prompt),
+                "messages": wire_messages(item.prompt),
                 "temperature": 0,
                 "max_tokens": max_tokens,
             }
@@ -67,7 +67,7 @@ def shown_answer(item: Item) -> str:
     return _shown_call(calls[0]["function"]) if calls else item.answer
 
 
-def _wire(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def wire_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages as OpenAI's schema wants them: calls carry ids and their arguments are a string."""
     wire = []
     for message in messages:

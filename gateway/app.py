@@ -76,8 +76,11 @@ from gateway.upstream.configured_members import FixedMembers
 from gateway.upstream.deep_checks import DeepChecks
 from gateway.upstream.gates import watch_gates
 from gateway.upstream.registry import READ_DEADLINE_S, Registry
+from router.complexity import shipped_weights
+from router.errors import BadWeights
 from router.gate import Gates
 from router.saturation import Thresholds
+from router.weights import Weights, read_weights
 
 Loop = Coroutine[Any, Any, None]
 
@@ -99,6 +102,7 @@ async def open_services(
 ) -> AsyncIterator[Running]:
     """Open everything that `settings` names. Raises ConfigError naming the field."""
     incarnation = uuid4().hex
+    weights = _router_weights(settings)
     async with AsyncExitStack() as stack:
         sessions = await stack.enter_async_context(open_sessions(settings.sql_url))
         catalog = CatalogCache(sessions)
@@ -149,6 +153,7 @@ async def open_services(
             registry=registry,
             gates=gates,
             bundles=bundles,
+            router_weights=weights,
             workers=workers,
             outbox=outbox,
             refusals=refusals,
@@ -190,6 +195,15 @@ async def open_services(
         await limiter.settlements.drain_once()
         with contextlib.suppress(*AWAY):
             await leases.leave()
+
+
+def _router_weights(settings: GatewaySettings) -> Weights:
+    if settings.router_weights is None:
+        return shipped_weights()
+    try:
+        return read_weights(settings.router_weights.read_bytes())
+    except (OSError, BadWeights) as error:
+        raise ConfigError(f"TIERGATE_ROUTER_WEIGHTS: {settings.router_weights}: {error}") from error
 
 
 def create_asgi(services: Services) -> ASGIApp:

@@ -29,6 +29,7 @@ from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.registry import Registry
 from router.gate import Gates
+from router.weights import Weights
 
 AddSiblings = Callable[[Snapshot], Awaitable[Snapshot]]
 """From what this process measured to what all processes of this gateway did. Raises Unavailable."""
@@ -48,6 +49,7 @@ class Services:
     registry: Registry
     gates: Gates
     bundles: BundleStore
+    router_weights: Weights
     workers: WorkerClient
     outbox: Outbox
     refusals: RefusalCounter

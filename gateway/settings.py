@@ -171,6 +171,8 @@ class GatewaySettings(KafkaSettings):
     """How long a stream whose replica died may pause until there is one that goes on with it."""
     drain_s: int = Field(default=30, ge=0)
     """How long streams may go on after SIGTERM."""
+    router_weights: Path | None = None
+    """What `tiergate router train` wrote; None: the shipped weights."""
     pools: dict[str, PoolConfig] = Field(default_factory=dict)
 
     @property

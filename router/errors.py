@@ -28,3 +28,7 @@ class Saturated(RouteError):
         super().__init__(message)
         self.wanted = wanted
         self.retry_after_s = retry_after_s
+
+
+class BadWeights(ValueError):
+    """A file of router weights that cannot be used. The message is one line for an operator."""

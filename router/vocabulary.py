@@ -1,41 +1,56 @@
-"""Words that the complexity score takes for evidence, in lower case. Data, so that they can be read and argued with."""
+"""Words whose number in a text says something about its difficulty. Data, so that they can be read and argued with."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
 
 
-PRODUCT_WORDS = _words("times multiply multiplied product divide divided squared cubed percent percentage")
-
-MATH_WORDS = _words(
-    """
-    algebra angle arithmetic average circumference coefficient coefficients combinatorics cosine derivative determinant
-    diameter differentiate eigenvalue eigenvalues equation equations expectation exponent factorial fraction geometry
-    gradient hypotenuse inequality integer integers integral integrate linear logarithm matrices matrix mean median
-    modulo percent perimeter permutation permutations polynomial prime primes probability quadratic ratio regression
-    remainder sine slope solve sqrt subset theorem triangle trigonometry variance vector vectors
-    """
-)
-
-CODE_WORDS = _words(
-    """
-    algorithm api array async bash boolean bug class code compile compiler complexity concurrency css database debug
-    deadlock def docker exception function git html implement implementation import javascript
-    kubernetes loop method mutex null optimize parser pointer program python query recursion recursive refactor
-    regex rust script sql stack struct syntax thread traceback typescript unit variable
-    """
-)
-
-STEP_WORDS = _words(
-    """
-    analyse analyze argue assess compare contrast critique deduce demonstrate derive design diagnose evaluate explain
-    infer investigate justify outline plan prove rank reason recommend strategy synthesize tradeoff tradeoffs why
-    """
-)
-
-CONSTRAINT_WORDS = _words(
-    """
-    avoid but cannot constraint constraints ensure except exactly following format include including least maximum
-    minimum must never only require required requirement requirements respectively should strictly unless without
-    """
-)
+GROUPS = {
+    "negations": _words("not no never except without cannot none neither nor incorrect false least isn doesn don"),
+    "choices": _words("which following best most likely correct true statement statements above both"),
+    "conditions": _words("if when than then each suppose given assume let whether while until unless"),
+    "quantities": _words(
+        """how many much total half twice percent average per rate times more less left remaining altogether sum
+        difference multiply multiplied multiplication product divide divided minus plus squared ratio fraction
+        equally"""
+    ),
+    "mathematics": _words(
+        """algebra angle circumference coefficient derivative determinant diameter eigenvalue equation equations
+        expectation exponent factorial geometry gradient hypotenuse integer integers integral logarithm
+        matrices matrix mean median modulo permutation polynomial prime primes probability quadratic random set subset
+        theorem group ring finite triangle trigonometry variance vector vectors compute solve"""
+    ),
+    "reasoning": _words(
+        """analyse analyze argue argument assess because compare contrast critique deduce demonstrate derive diagnose
+        evaluate explain implies infer justify outline plan prove rank reason recommend strategy therefore thus why
+        conclude principle theory"""
+    ),
+    "constraints": _words(
+        """always must only exactly should required require answer answers begin end every format case reply put
+        include avoid schema"""
+    ),
+    "pronouns": _words("i you he she they we my your his her their it its him them me"),
+    "programming": _words(
+        """bash css debug docker dockerfile golang graphql haskell html javascript kotlin kubernetes linux mutex
+        mysql numpy pandas php postgres postgresql pytest python react regex ruby rust scala sql sqlite traceback
+        typescript unittest kubectl segfault terraform async await"""
+    ),
+    "code": _words(
+        """algorithm api array boolean bug class code codebase compile compiler concurrency cron database deadlock
+        decorator endpoint exception function functions git hashmap heap implement implementation import iterator
+        lambda leak lint list loop method middleware module null object overflow parser pointer program query queue
+        recursion recursive refactor return script server stack string struct syntax test tests thread threads tree
+        unit variable write"""
+    ),
+    "english": _words(
+        """the of to is are and or what how for with by that this be it at from does can which you has have had
+        not who if when will would please my your where there why"""
+    ),
+    "foreign": _words(
+        """de en met wat kan waarom warum pourquoi perché porque dlaczego hvorfor varför der die das und ist nicht ein
+        eine mit den dem von wie was zu auf le la les des est et une un dans pour que qui pas du el los las una por con
+        para como y del es il che di per non sono gli het een van niet dat o os um uma não com ve bir bu ne için och
+        att det som är på og ikke jak nie jest się na co w z czy и в не на что как"""
+    ),
+}
+"""A word may stand in more than one group."""

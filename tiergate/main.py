@@ -16,6 +16,7 @@ from tiergate.commands import (
     gateway,
     migrate,
     producer,
+    router,
     up,
     worker,
 )
@@ -47,6 +48,7 @@ def make_app() -> typer.Typer:
     app.add_typer(dead_letters.app, rich_help_panel="Run")
     for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app, invoices.app):
         app.add_typer(group, rich_help_panel="Administer a running platform")
+    app.add_typer(router.app, rich_help_panel="Use")
     return app
 
 

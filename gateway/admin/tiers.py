@@ -1,7 +1,7 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
 from gateway.admin.names import Draft, PoolName
@@ -33,6 +33,7 @@ class TierChange(Draft):
     default_max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
     max_adapters: SmallCount | None = None
     large_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of calls to `auto`, by the spread of scores that the router was trained on; goes before complexity_threshold."""
     priority: Annotated[int, Field(ge=0, le=3)] = 2
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     on_saturation: OnSaturation = "fallback"
@@ -44,13 +45,6 @@ class TierChange(Draft):
     allowed_pools: list[PoolName] | None = None
     """Pools of declared models, or that workers serve."""
     is_best_effort: bool = False
-
-    @field_validator("large_share")
-    @classmethod
-    def _refuse_what_is_not_enforced(cls, share: float | None) -> float | None:
-        if share is not None:
-            raise ValueError("is not enforced yet; leave it null and route by complexity_threshold or allowed_pools")
-        return share
 
 
 class TierView(BaseModel):

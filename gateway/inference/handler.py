@@ -24,10 +24,8 @@ from gateway.inference.usage_record import UsageRecord
 from gateway.inference.validate import Accepted, client_request_id, validate
 from gateway.log_context import note_request, note_tenant
 from gateway.services import Services
-from gateway.upstream.bundles import BundleStore
 from protocol.errors import ProtocolError
 from protocol.ids import new_request_id
-from router.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 _access = logging.getLogger("gateway.access")
@@ -39,7 +37,7 @@ class Operation(Generic[T]):
     """What differs between completions and embeddings. `validate` and `measure` raise what refuses the request."""
 
     validate: Callable[[Exchange, bytes], T]
-    measure: Callable[[Accepted[T], Fleet, BundleStore], Awaitable[Measured]]
+    measure: Callable[[Accepted[T], Services], Awaitable[Measured]]
     make_attempt: Callable[[Services, Exchange, UsageRecord, Accounts], Attempt]
 
 
@@ -62,7 +60,7 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
     metrics.num_in_flight += 1
     try:
         accepted = await accept(services, exchange, operation.validate)
-        measured = await operation.measure(accepted, services.registry.fleet, services.bundles)
+        measured = await operation.measure(accepted, services)
         await carry_out(services, exchange, accepted, measured, operation)
     except ClientGone:
         pass

@@ -12,15 +12,17 @@ from gateway.http.errors import InvalidRequest
 from gateway.inference.affinity import affinity_of
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted, AcceptedGeneration
+from gateway.services import Services
 from gateway.upstream.bundles import BundleStore
 from protocol.checks import output_limit
 from protocol.embeddings import EmbeddingsRequest
 from protocol.messages import content_text
 from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
-from router.complexity import chat_features, score, text_features
+from router.complexity import Complexity, chat_complexity, text_complexity
 from router.errors import RouteError
 from router.fleet import AUTO, Fleet, Pool
 from router.policy import RouteRequest, TierPolicy, possible_pools
+from router.weights import Weights
 from text.bundle import Bundle, TextTooLong
 
 LONG_CHARS = 16_384
@@ -56,16 +58,19 @@ class Measured:
         return self.num_choices * self.route_request.max_tokens
 
 
-async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleStore) -> Measured:
+async def measure(accepted: AcceptedGeneration, services: Services) -> Measured:
     """Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
-    request, tier = accepted.request, accepted.tier
+    request, tier, fleet = accepted.request, accepted.tier, services.registry.fleet
     adapter = adapter_of(accepted, fleet)
-    policy = tier_policy(tier)
+    policy = tier_policy(tier, services.router_weights)
+    complexity = _complexity(request, services.router_weights)
     route = RouteRequest(
         request_id=accepted.request_id,
         model=request.model,
         variants=variants_in(fleet, adapter.variants) if adapter else None,
-        complexity=_complexity(request),
+        complexity=complexity.score,
+        is_uncertain=complexity.is_uncertain,
+        needs_large=complexity.needs_large,
         affinity=affinity_of(request, accepted.principal.tenant_text),
         may_leave=not accepted.principal.is_local_only,
     )
@@ -75,7 +80,7 @@ async def measure(accepted: AcceptedGeneration, fleet: Fleet, bundles: BundleSto
     param = "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
     window = max([pool.context_window for pool in pools])
     try:
-        counted = await _count(request, pools, bundles, limit=window)
+        counted = await _count(request, pools, services.bundles, limit=window)
     except TextTooLong as error:
         raise _too_long(param, f"at least {error.least_tokens}", window) from None
     limit = output_limit(request)
@@ -131,10 +136,12 @@ def _pools(route: RouteRequest, policy: TierPolicy, fleet: Fleet) -> tuple[Pool,
         raise as_gateway_error(error, route.model) from None
 
 
-def tier_policy(tier: TierTerms) -> TierPolicy:
+def tier_policy(tier: TierTerms, weights: Weights) -> TierPolicy:
+    """A target share of large calls goes before a threshold."""
+    share = tier.large_share
     return TierPolicy(
         name=tier.name,
-        complexity_threshold=tier.complexity_threshold,
+        complexity_threshold=tier.complexity_threshold if share is None else weights.threshold_for(share),
         uncertain_threshold=tier.uncertain_threshold,
         allowed_pools=None if tier.allowed_pools is None else frozenset(tier.allowed_pools),
         on_saturation=tier.on_saturation,
@@ -157,11 +164,12 @@ def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:
     return {pool.name: by_model[pool.model_id] for pool in fleet.pools.values() if pool.model_id in by_model}
 
 
-def _complexity(request: GenerationRequest) -> float:
+def _complexity(request: GenerationRequest, weights: Weights) -> Complexity:
+    """Of several prompts the hardest, since one pool answers them all; prompts of token ids have none."""
     if isinstance(request, ChatCompletionRequest):
-        return score(chat_features(request.messages, request.tools or ()))
-    texts = [prompt for prompt in list_prompts(request) if isinstance(prompt, str)]
-    return max((score(text_features(text)) for text in texts), default=0.0)
+        return chat_complexity(request.messages, request.tools or (), weights=weights)
+    scored = [text_complexity(prompt, weights) for prompt in list_prompts(request) if isinstance(prompt, str)]
+    return max(scored, key=lambda each: (each.needs_large, each.score), default=Complexity(0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ def test_a_database_without_tables_is_told(tmp_path: Path) -> None:
     assert "tiergate migrate" in refusal(tmp_path, TIERGATE_PORT="0")
 
 
+def test_weights_of_the_router_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    copy_database(tmp_path / "data" / "tiergate.db")
+    assert "TIERGATE_ROUTER_WEIGHTS" in refusal(tmp_path, TIERGATE_PORT="0", TIERGATE_ROUTER_WEIGHTS="/dev/null")
+
+
 def test_sigterm_ends_it_and_leaves_no_outbox(tmp_path: Path, valkey: ValkeyProcess) -> None:
     (tmp_path / "data").mkdir()
     copy_database(tmp_path / "data" / "tiergate.db")

@@ -11,9 +11,9 @@ from router.policy import Decision, PoolLook, RouteRequest, TierPolicy, decide, 
 from router.saturation import PoolState, is_pool_full
 from tests.support.fleets import fleet, load, member, pool, two_pools
 
-TIER = TierPolicy(name="pro")
+TIER = TierPolicy(name="pro", complexity_threshold=0.5)
 Prices = tuple[int, int, int, int] | None
-FREE = TierPolicy(name="free", best_effort=True)
+FREE = TierPolicy(name="free", complexity_threshold=0.5, best_effort=True)
 BUSY = load(waiting=11)
 DOWN = fleet(pool("small", member("s")), pool("large", member("l", is_healthy=False)))
 

@@ -7,17 +7,17 @@ from gateway.http.errors import InvalidRequest
 from gateway.inference.measure import LONG_CHARS, Measured, adapter_of, dearest_nanousd, tier_policy, variants_in
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted
-from gateway.upstream.bundles import BundleStore
+from gateway.services import Services
 from protocol.embeddings import EmbeddingsRequest, inputs_of
 from router.errors import RouteError
-from router.fleet import AUTO, Fleet
+from router.fleet import AUTO
 from router.policy import RouteRequest, possible_pools
 from text.bundle import Bundle, TextTooLong
 
 
-async def measure(accepted: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: BundleStore) -> Measured:
+async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> Measured:
     """Raises the GatewayError for an unknown model, a pool not allowed or a text that does not fit."""
-    model, tier = accepted.request.model, accepted.tier
+    model, tier, fleet = accepted.request.model, accepted.tier, services.registry.fleet
     if model == AUTO:
         raise InvalidRequest("name a model: embeddings of different models cannot be compared", param="model")
     adapter = adapter_of(accepted, fleet)
@@ -28,13 +28,13 @@ async def measure(accepted: Accepted[EmbeddingsRequest], fleet: Fleet, bundles: 
             param="model",
         )
     variants = variants_in(fleet, adapter.variants) if adapter else None
-    route, policy = _route(accepted, variants, prompt_tokens=0), tier_policy(tier)
+    route, policy = _route(accepted, variants, prompt_tokens=0), tier_policy(tier, services.router_weights)
     try:
         # Where there are several, they serve the same model.
         pool = possible_pools(route, policy, fleet)[0]
     except RouteError as error:
         raise as_gateway_error(error, model) from None
-    bundle, window = bundles.bundle_of(pool.name), pool.context_window
+    bundle, window = services.bundles.bundle_of(pool.name), pool.context_window
     texts = inputs_of(accepted.request)
     try:
         counts = await _count(texts, bundle, limit=window)

@@ -13,7 +13,7 @@ async def test_a_dry_run_tells_everything_that_decides_and_costs_nothing(gateway
     await gateway.admin.patch("/tiers/free", json={"requests_per_minute": 1})
     async with gateway.client(await gateway.make_key(tier="free")) as client:
         told = [(await client.post("/route", json=body())).json() for _ in range(3)][-1]
-        assert (told["pool"], told["route"], told["threshold"]) == ("small", "simple", 0.5)
+        assert (told["pool"], told["route"], told["threshold"]) == ("small", "simple", 0.25)
         assert told["complexity"] < told["threshold"]
         assert told["pools"] == [{"pool": "small", "standing": "open"}]
         [candidate] = told["candidates"]
@@ -48,3 +48,24 @@ async def test_a_dry_run_is_refused_as_the_request_would_be(gateway: Gateway, ke
         assert (await client.post("/route", json=body(max_tokens=10_000))).json()["error"]["param"] == "max_tokens"
     async with gateway.client("tg-unknown-key") as client:
         assert (await client.post("/route", json=body())).status_code == 401
+
+
+async def test_a_tiers_share_of_large_calls_sets_its_threshold_at_once(gateway: Gateway, key: str) -> None:
+    async with gateway.client(key) as client:
+        thresholds = []
+        for share in (0, 0.2, 0.6, 1):
+            assert (await gateway.admin.patch("/tiers/enterprise", json={"large_share": share})).status_code == 200
+            thresholds.append((await client.post("/route", json=body())).json()["threshold"])
+        assert thresholds == sorted(thresholds, reverse=True)
+        assert (thresholds[0], thresholds[-1]) == (1, 0)
+        assert (await client.post("/route", json=body())).json()["route"] == "complex"
+        await gateway.admin.patch("/tiers/enterprise", json={"large_share": None, "complexity_threshold": 0.9})
+        assert (await client.post("/route", json=body())).json()["threshold"] == 0.9
+        refused = await gateway.admin.patch("/tiers/enterprise", json={"large_share": 1.5})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "large_share")
+
+
+async def test_what_offers_tools_goes_large(gateway: Gateway, key: str) -> None:
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
+    async with gateway.client(key) as client:
+        assert (await client.post("/route", json=body(tools=tools))).json()["pool"] == "large"

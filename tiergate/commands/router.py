@@ -1,0 +1,97 @@
+"""`tiergate router train|evaluate|calibrate`: the complexity score, taught and judged on graded prompts."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect
+from tiergate.admin.output import show_row, show_rows
+from tiergate.failure import Failure
+
+app = typer.Typer(name="router", help="Which prompts go to the large model: train, evaluate and calibrate the score.")
+
+Data = Annotated[
+    list[Path],
+    typer.Option("--data", help="Graded prompts, one JSON object a line (docs/routing.md); may be given again."),
+]
+WeightsFile = Annotated[Path | None, typer.Option("--weights", help="A file of weights; default: the shipped ones.")]
+Share = Annotated[float, typer.Option("--large-share", min=0.0, max=1.0, help="Wanted share of large calls, 0 to 1.")]
+
+
+@app.command("train")
+def train(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", help="The file of weights to write.")] = Path("weights.bin"),
+    note: Annotated[str, typer.Option("--note", help="What the data is; kept in the file.")] = "",
+) -> None:
+    """Train weights on graded prompts."""
+    from router.weights import pack_weights
+    from tiergate.routing.evaluate import qualities
+
+    try:
+        from tiergate.routing.train import train as train_on
+    except ImportError as error:
+        raise Failure(f"training needs scikit-learn: pip install 'tiergate[train]' ({error})") from None
+    graded = _read(data)
+    trained = train_on(graded, note=note or ", ".join(path.name for path in data))
+    file = pack_weights(trained.content)
+    try:
+        out.write_bytes(file)
+    except OSError as error:
+        raise Failure(f"{out}: {error}") from None
+    typer.echo(f"{out}: {len(file):,} bytes, learnt from {len(graded.rows):,} prompts; on prompts held out:")
+    show_rows(qualities(graded, trained.scores), as_json=False)
+
+
+@app.command("evaluate")
+def evaluate(data: Data, weights: WeightsFile = None, as_json: AsJson = False) -> None:
+    """Tell the quality of weights on graded prompts, by source, with 95 % intervals."""
+    from tiergate.routing.evaluate import qualities, score_rows
+
+    graded = _read(data)
+    show_rows(qualities(graded, score_rows(graded, _weights(weights))), as_json=as_json)
+
+
+@app.command("calibrate")
+def calibrate(
+    data: Data,
+    large_share: Share,
+    weights: WeightsFile = None,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option("--tier", help="Set this tier's threshold on a running platform; may be given again."),
+    ] = None,
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find the threshold at which this share of the prompts goes to the large model."""
+    from tiergate.routing.evaluate import threshold_at
+
+    row: dict[str, Any] = threshold_at(_read(data), _weights(weights), large_share)
+    if tier:
+        with connect(base_url, admin_key) as client:
+            for name in tier:
+                client.patch(f"/tiers/{name}", {"complexity_threshold": row["threshold"], "large_share": None})
+        row["applied_to"] = ", ".join(tier)
+    show_row(row, as_json=as_json)
+
+
+def _read(data: list[Path]) -> Any:
+    from tiergate.routing.graded import read_graded
+
+    return read_graded(data)
+
+
+def _weights(path: Path | None) -> Any:
+    from router.complexity import shipped_weights
+    from router.errors import BadWeights
+    from router.weights import read_weights
+
+    if path is None:
+        return shipped_weights()
+    try:
+        return read_weights(path.read_bytes())
+    except (OSError, BadWeights) as error:
+        raise Failure(f"{path}: {error}") from None

@@ -1,0 +1,1 @@
+"""Teaching the router: graded prompts in, weights, thresholds and their quality out."""

@@ -1,0 +1,18 @@
+"""Which rows are held out together: whole sources, so that a score is judged on what it never saw."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def make_folds(sources: NDArray[np.str_], num_folds: int, *, seed: int = 0) -> NDArray[np.intp]:
+    """The fold of each row, from 0. `benchmark/subject` is held out whole, a source without a slash by rows."""
+    rng = np.random.default_rng(seed)
+    folds = np.empty(len(sources), dtype=np.intp)
+    names = np.unique(sources)
+    whole = np.array([name for name in names.tolist() if "/" in name])
+    for place, name in enumerate(rng.permutation(whole)):
+        folds[sources == name] = place % num_folds
+    for name in sorted(set(names.tolist()) - set(whole.tolist())):
+        rows = np.flatnonzero(sources == name)
+        folds[rows] = rng.permutation(len(rows)) % num_folds
+    return folds
