@@ -81,6 +81,8 @@ class WorkerSettings(BaseSettings):
     """A folder of system prompts whose cached blocks all tenants share."""
     allow_special_tokens: bool = False
     """What spells a control token in a prompt by text becomes one."""
+    ledger: Path | None = None
+    """The file that counts tokens by tenant and hour; None: in memory, and lost with the process."""
     max_body_bytes: int = Field(default=8 << 20, ge=1)
     drain_grace_s: float = Field(default=30.0, ge=0)
 

@@ -23,8 +23,8 @@ _TIME = "ISO 8601 (UTC unless it says otherwise) or Unix seconds"
 
 class UsageAnswer(BaseModel):
     """Rows have the usage event's field names. Grouped rows: the group's field (a time bucket is its start, as
-    `timestamp`), `requests`, `errors`, sums of tokens, cost and compute, means of `ttft_ms` and `total_latency_ms`, and
-    percentiles `_p50`, `_p95`, `_p99` of `ttft_ms`, `tpot_ms` (each token after the first) and `total_latency_ms`."""
+    `timestamp`), `requests`, `errors`, sums of tokens, cost and compute, means of `ttft_ms` and `total_latency_ms`;
+    where asked for, `_p50`, `_p95`, `_p99` of `ttft_ms`, `tpot_ms` (each token after the first), `total_latency_ms`."""
 
     data: Sequence[dict[str, Any]]
     next: str | None
@@ -35,6 +35,7 @@ class UsageQuestion(BaseModel):
     group_by: str
     limit: int
     after: str | None
+    percentiles: bool
 
 
 def usage_question(
@@ -43,9 +44,12 @@ def usage_question(
     group_by: Annotated[str, Query(description=" | ".join(GROUPINGS))] = "day",
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
     after: Annotated[str | None, Query(max_length=4000)] = None,
+    percentiles: Annotated[bool, Query(description="with latency percentiles of each group; slower")] = False,
 ) -> UsageQuestion:
     window = parse_window(start, end, now=utc_now())
-    return UsageQuestion(window=window, group_by=check_grouping(group_by), limit=limit, after=after)
+    return UsageQuestion(
+        window=window, group_by=check_grouping(group_by), limit=limit, after=after, percentiles=percentiles
+    )
 
 
 class RefusalRow(BaseModel):
@@ -126,5 +130,6 @@ async def _answer(services: ServicesDep, question: UsageQuestion, *, tenant_id: 
         group_by=question.group_by,
         limit=question.limit,
         after=question.after,
+        has_percentiles=question.percentiles,
     )
     return UsageAnswer(data=page.rows, next=page.next)

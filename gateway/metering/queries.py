@@ -22,6 +22,7 @@ from gateway.metering.windows import Window, month_until
 
 DEADLINE_S = 10.0
 ASK_SWEEPS_S = 10
+_LOOK_BACK = (timedelta(minutes=10), timedelta(hours=6))
 _NUM_THREADS = 4
 _SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": int(DEADLINE_S)}
 T = TypeVar("T")
@@ -52,15 +53,26 @@ class UsageQueries:
         self._forget()
 
     async def usage(
-        self, window: Window, *, tenant_id: str | None, group_by: str, limit: int = 100, after: str | None = None
+        self,
+        window: Window,
+        *,
+        tenant_id: str | None,
+        group_by: str,
+        limit: int = 100,
+        after: str | None = None,
+        has_percentiles: bool = False,
     ) -> UsagePage:
         """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor."""
         statements.check_grouping(group_by)
         if group_by == "request":
-            rows = await self.fetch(statements.requests(window, tenant_id, limit=limit, after=after))
+            rows = await self._newest(window, tenant_id, limit=limit, after=after)
         else:
             pieces = await self._pieces(window, statements.grain_of(group_by))
-            rows = await self.fetch(statements.groups(pieces, tenant_id, group_by=group_by, limit=limit, after=after))
+            rows = await self.fetch(
+                statements.groups(
+                    pieces, tenant_id, group_by=group_by, limit=limit, after=after, has_percentiles=has_percentiles
+                )
+            )
         shown = rows[:limit]
         has_more = len(rows) > limit
         cursor = _cursor(shown[-1], group_by) if has_more else None
@@ -110,6 +122,19 @@ class UsageQueries:
         """What the tenant's shipped events of this calendar month (UTC) cost, in 1e-9 dollars."""
         row = await self.exact_totals(month_until(now), tenant_id=tenant_id)
         return int(row["cost_nanousd"])
+
+    async def _newest(self, window: Window, tenant_id: str | None, *, limit: int, after: str | None) -> list[Row]:
+        """The index is by tenant, not by time: where the last hour or day has enough, nobody looks further back."""
+        end = min(window.end, self._clock() + timedelta(minutes=1))
+        if after is not None:
+            end = min(end, statements.time_of_cursor(after) + timedelta(seconds=1))
+        for span in _LOOK_BACK:
+            if window.start < end - span:
+                last = Window(end - span, window.end)
+                rows = await self.fetch(statements.requests(last, tenant_id, limit=limit, after=after))
+                if len(rows) > limit:
+                    return rows
+        return await self.fetch(statements.requests(window, tenant_id, limit=limit, after=after))
 
     async def _pieces(self, window: Window, grain: Grain) -> list[Piece]:
         """Which tables answer. As long as nothing was rolled up, or nobody knows, the events do."""

@@ -81,16 +81,31 @@ ORDER BY e.timestamp DESC, e.request_id DESC LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
 
 
+def time_of_cursor(after: str) -> datetime:
+    """Of a page of requests. Raises InvalidRequest."""
+    timestamp_us, _ = decode_cursor(after, int, str)
+    try:
+        return datetime.fromtimestamp(timestamp_us / 1_000_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRequest("after: send the `next` of the page before", param="after") from None
+
+
 def groups(
-    pieces: Sequence[Piece], tenant_id: str | None, *, group_by: str, limit: int, after: str | None
+    pieces: Sequence[Piece],
+    tenant_id: str | None,
+    *,
+    group_by: str,
+    limit: int,
+    after: str | None,
+    has_percentiles: bool,
 ) -> BoundQuery:
-    """Sums and latencies by group, a page and one row more, in the order of the group's own value; the group without
-    one (no user, no adapter) comes first."""
+    """Sums, and percentiles where they are asked for, by group: a page and one row more, in the order of the group's
+    own value; the group without one (no user, no adapter) comes first."""
     check_grouping(group_by)
     is_time = group_by in _BUCKETS
     # An empty user is no user: otherwise the two would share a place in the order, and a page could break between them.
     key = _BUCKETS[group_by] if is_time else f"nullIf(e.{GROUP_COLUMNS[group_by]}, '')"
-    inner, parameters = _union(pieces, tenant_id, {"g": key}, has_latencies=True)
+    inner, parameters = _union(pieces, tenant_id, {"g": key}, has_percentiles=has_percentiles)
     having = ""
     if after is not None and is_time:
         [after_s] = decode_cursor(after, int)
@@ -99,7 +114,8 @@ def groups(
         [name] = decode_cursor(after, str)
         having, parameters = "AND ifNull(g, '') > {after:String}", parameters | {"after": name}
     order = "g" if is_time else "ifNull(g, '')"
-    sql = f"""SELECT g, {_FINISHED}, {finished_quantiles()} FROM ({inner}) AS e GROUP BY g
+    percentiles = f", {finished_quantiles()}" if has_percentiles else ""
+    sql = f"""SELECT g, {_FINISHED}{percentiles} FROM ({inner}) AS e GROUP BY g
 HAVING requests > 0 {having} ORDER BY {order} LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
 
@@ -163,7 +179,7 @@ def _union(
     keys: Mapping[str, str],
     *,
     filters: Mapping[str, str] = {},
-    has_latencies: bool = False,
+    has_percentiles: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """Each piece summed by `keys` (name -> expression over a row `e`, `{time}` standing for when it was)."""
     parts, parameters = [], dict[str, Any](filters)
@@ -174,7 +190,7 @@ def _union(
         is_events = piece.table == TABLE
         selected = [f"{key.format(time=_time_of(piece))} AS {name}" for name, key in keys.items()]
         selected.append(EVENT_SUMS if is_events else ROLLUP_SUMS)
-        if has_latencies:
+        if has_percentiles:
             selected.append(event_states() if is_events else merged_states())
         grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
         parts.append(f"SELECT {', '.join(selected)} FROM {piece.table} AS e FINAL WHERE {where}{grouped}")

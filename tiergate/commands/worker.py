@@ -44,6 +44,9 @@ def worker(
             help="Control tokens spelled in the text of /v1/completions count as such. Those in chats never do.",
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="File that counts tokens by tenant and hour; default: lost with the process.")
+    ] = None,
     register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
     url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
@@ -78,6 +81,7 @@ def worker(
             num_threads=num_threads,
             deterministic=deterministic,
             kv_memory_mb=kv_memory_mb,
+            ledger=ledger,
             public_prompts=public_prompts,
             register_url=register,
             allow_special_tokens=allow_special_tokens,

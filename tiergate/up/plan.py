@@ -65,7 +65,7 @@ def make_plan(
             probe=answers_http(ports.clickhouse, "/ping"),
         ),
         workers=tuple(
-            _worker(checkpoint, port, env={**env, **_threads(threads)})
+            _worker(checkpoint, port, data_dir / f"ledger-{checkpoint.pool}.sqlite", env={**env, **_threads(threads)})
             for checkpoint, port in zip(checkpoints, ports.workers, strict=True)
         ),
         migrate=Spec(name="migrate", argv=_tiergate("migrate"), env=env),
@@ -80,7 +80,7 @@ def make_plan(
     )
 
 
-def _worker(checkpoint: Checkpoint, port: int, *, env: Mapping[str, str]) -> Spec:
+def _worker(checkpoint: Checkpoint, port: int, ledger: Path, *, env: Mapping[str, str]) -> Spec:
     adapters = [f"--adapter={name}={path}" for name, path in checkpoint.adapters.items()]
     options = {
         "--model": str(checkpoint.path),
@@ -88,6 +88,7 @@ def _worker(checkpoint: Checkpoint, port: int, *, env: Mapping[str, str]) -> Spe
         "--pool": checkpoint.pool,
         "--host": LOOPBACK,
         "--port": str(port),
+        "--ledger": str(ledger),
     }
     arguments = [text for pair in options.items() for text in pair]
     return Spec(

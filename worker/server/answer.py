@@ -10,6 +10,7 @@ from worker.engine.request import EngineRequest, TokenLogprobs, TokenOutput
 from worker.engine.stream import JointStream
 from worker.server.choice import Choice, Piece
 from worker.server.intake import Job
+from worker.server.ledger import hour_of
 from worker.server.replica import Replica
 from worker.server.waiting import Waiting, announce_waiting
 
@@ -28,6 +29,8 @@ class Answer:
             Choice(job, i, request, echo, tokenizer, stream)
             for i, ((request, echo), stream) in enumerate(zip(requests, streams, strict=True))
         ]
+        self._hour_s = hour_of(job.request_id)
+        self._is_prompt_noted = False
         self._prompt_logprobs: dict[int, Sequence[TokenLogprobs]] = {}
         self._last_at = [job.arrived_at] * len(self.choices)
         for choice in self.choices:
@@ -58,6 +61,15 @@ class Answer:
     def discard(self, num_tokens: int) -> None:
         """Count ids that were taken but sent to nobody."""
         self._tokens.discard(num_tokens)
+        if num_tokens:
+            self._replica.ledger.note(self._job.tenant, self._hour_s, num_discarded=num_tokens)
+
+    def note_told(self, num_tokens: int) -> None:
+        """So many more ids were sent to the caller."""
+        if num_tokens or not self._is_prompt_noted:
+            num_prompt = 0 if self._is_prompt_noted else self._job.num_prompt
+            self._is_prompt_noted = True
+            self._replica.ledger.note(self._job.tenant, self._hour_s, num_prompt=num_prompt, num_told=num_tokens)
 
     @property
     def is_finished(self) -> bool:

@@ -6,7 +6,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from protocol.errors import ProtocolError
-from worker.server import adapters, embeddings, health, tokenize
+from worker.server import adapters, embeddings, health, ledger, tokenize
 from worker.server.completions import CompletionsEndpoint
 from worker.server.errors import KeyGate, on_bug, on_http_error, on_protocol_error
 from worker.server.health import Readiness
@@ -27,6 +27,7 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
         Route("/ready", health.ready),
         Route("/metrics", health.metrics),
         Route("/load", health.load),
+        Route("/ledger", ledger.ledger),
     ]
     for prefix in ("", "/v1"):
         routes.append(Route(f"{prefix}/tokenize", tokenize.tokenize, methods=["POST"]))

@@ -103,6 +103,7 @@ async def _send_whole(job: Job, answer: Answer, replica: Replica, send: Send) ->
         headers.append((ACCOUNTING_HEADER.encode(), msgspec.json.encode(answer.accounting)))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+    answer.note_told(answer.num_made)
 
 
 def _headers(job: Job, content_type: bytes) -> list[tuple[bytes, bytes]]:

@@ -19,6 +19,7 @@ from worker.engine.request import EngineRequest, TokenOutput
 from worker.log_context import note_caller
 from worker.server.caller import Caller, read_caller
 from worker.server.disconnect import ClientGone, until_disconnect
+from worker.server.ledger import hour_of
 from worker.server.replica import Replica
 from worker.server.request_body import read_body
 
@@ -78,6 +79,7 @@ async def _answer(replica: Replica, body: bytes, caller: Caller) -> Response:
         headers[ACCOUNTING_HEADER] = msgspec.json.encode(_accounting(replica, job, parts)).decode()
     replica.metrics.request_s.observe(time.monotonic() - arrived_at)
     replica.metrics.count_finished("stop")
+    replica.ledger.note(caller.tenant, hour_of(caller.request_id), num_prompt=job.num_prompt)
     return Response(_encode(job, parts), headers=headers, media_type="application/json")
 
 

@@ -84,6 +84,7 @@ async def write_events(writer: EventWriter, answer: Answer, replica: Replica) ->
                 if event:
                     has_written = True
                     yield event
+                    answer.note_told(writer.num_untold)
                     writer.num_untold = 0
     except EngineError as error:
         if not has_written:

@@ -44,6 +44,7 @@ class Job:
     """
 
     request_id: str
+    tenant: str
     prompts: list[Prompt]
     n: int
     answer_id: str
@@ -79,6 +80,7 @@ def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) ->
     options = request.stream_options
     return Job(
         request_id=caller.request_id,
+        tenant=caller.tenant,
         prompts=_make_prompts(replica, request, caller),
         n=request.n or 1,
         answer_id=("chatcmpl-" if is_chat else "cmpl-") + caller.request_id,

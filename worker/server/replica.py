@@ -9,6 +9,7 @@ from text.bundle import Bundle
 from worker.engine.request import Pooling
 from worker.server.activity import Activity
 from worker.server.defaults import SamplingDefaults
+from worker.server.ledger import Ledger
 from worker.server.metrics import Metrics
 from worker.server.waiting import QueuePositions
 
@@ -47,6 +48,7 @@ class Replica:
     created_at_s: int
     defaults: SamplingDefaults
     metrics: Metrics
+    ledger: Ledger
     pooling: Pooling
     api_key: str | None
     metrics_key: str | None

@@ -13,6 +13,7 @@ from worker.engine.settings import EngineSettings
 from worker.lora.adapter import AdapterError
 from worker.model.config import CheckpointError
 from worker.server.defaults import read_defaults
+from worker.server.ledger import Ledger
 from worker.server.metrics import Metrics
 from worker.server.public_prompts import read_public_prompts
 from worker.server.replica import Replica
@@ -33,12 +34,14 @@ def load_replica(settings: WorkerSettings) -> Replica:
             engine.share_prompts(read_public_prompts(settings.public_prompts, bundle))
     except (CheckpointError, AdapterError, FolderError, ValueError) as error:
         raise SettingsError(" ".join(str(error).split())) from error
+    worker_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return Replica(
         engine=engine,
         bundle=bundle,
         served_name=settings.served_name,
         pool=settings.pool,
-        worker_id=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        worker_id=worker_id,
+        ledger=Ledger(settings.ledger, worker_id=worker_id),
         created_at_s=int(time.time()),
         defaults=defaults,
         metrics=Metrics(engine, settings.served_name),

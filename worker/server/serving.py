@@ -37,6 +37,7 @@ async def serve(
     server = _make_server(replica, readiness)
     async with contextlib.AsyncExitStack() as resources:
         replica.engine.start()
+        resources.callback(replica.ledger.close)
         resources.push_async_callback(replica.engine.stop)
         if heartbeat is not None:
             resources.push_async_callback(heartbeat.close)

@@ -29,8 +29,12 @@ OVERLAP = timedelta(seconds=120)
 """Rows carry the consumer's clock, and are seen only once their insertion ended: so far back we look again."""
 REST_FACTOR = 5
 """After a sweep that took long, so many times as long nothing is swept: events go first."""
-MAX_ROWS = 2_000_000
-"""To one recomputation, for the sake of memory, unless an hour has more."""
+MAX_ROWS = 250_000
+"""To one recomputation, which holds up insertions, unless an hour has more."""
+DEADLINE_S = 600
+"""For such an hour."""
+MAX_HOURS = 96
+"""Nor days: they travel in the URL."""
 _SWEEP = "hours"
 
 
@@ -127,8 +131,8 @@ class RollupKeeper:
         oldest_hour = self._retention.oldest_hour(now)
         days = sorted({hour.start.replace(hour=0) for hour in kept})
         days = [day for day in days if oldest_hour is None or day >= oldest_hour]
-        if days:
-            client.command(recompute.recompute_days(), parameters={"days": days})
+        for first in range(0, len(days), MAX_HOURS):
+            client.command(recompute.recompute_days(), parameters={"days": days[first : first + MAX_HOURS]})
 
     def _last(self) -> tuple[datetime | None, datetime | None]:
         """`seen_until` and `swept_at` of the last sweep."""
@@ -138,7 +142,7 @@ class RollupKeeper:
 
     def _connected(self) -> Client:
         if self._client is None:
-            client = connect_migrated(self._url)
+            client = connect_migrated(self._url, deadline_s=DEADLINE_S)
             try:
                 apply_retention(client, self._retention)
             except BaseException:
@@ -151,7 +155,8 @@ class RollupKeeper:
 def _parts(hours: Sequence[FreshHour]) -> Iterator[list[FreshHour]]:
     part: list[FreshHour] = []
     for hour in hours:
-        if part and sum(each.num_rows for each in part) + hour.num_rows > MAX_ROWS:
+        is_full = len(part) == MAX_HOURS or sum(each.num_rows for each in part) + hour.num_rows > MAX_ROWS
+        if part and is_full:
             yield part
             part = []
         part.append(hour)

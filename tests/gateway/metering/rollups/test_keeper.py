@@ -97,7 +97,7 @@ async def everything(queries: UsageQueries) -> list[Any]:
                     for column, bucket_s in (("model_version", 86400), ("adapter_id", 3 * 3600), ("tenant_id", 1800))
                 ),
                 *(
-                    queries.usage(window, tenant_id=tenant_id, group_by=group_by, limit=1000)
+                    queries.usage(window, tenant_id=tenant_id, group_by=group_by, limit=1000, has_percentiles=True)
                     for group_by in ("hour", "tenant", "user", "adapter")
                 ),
             )
@@ -220,3 +220,11 @@ def approx(answers: Any) -> Any:
 
 def plain(answers: list[Any]) -> list[Any]:
     return [list(each.rows) if isinstance(each, UsagePage) else each for each in answers]
+
+
+def test_a_first_sweep_takes_years(keeper: RollupKeeper, store: UsageStore, clickhouse_url: str) -> None:
+    store.insert([make_event(f"r{i}", timestamp=NOW - timedelta(hours=31 * i)) for i in range(500)])
+    assert keeper.sweep(now=NOW) == 500
+    with connect_migrated(clickhouse_url) as client:
+        for table in ("usage_hours", "usage_days"):
+            assert client.query(f"SELECT sum(requests) FROM {table} FINAL").result_rows == [(500,)]
