@@ -24,6 +24,7 @@ from gateway.admin.limits import router as limits_router
 from gateway.admin.models import router as models_router
 from gateway.admin.organization import router as organization_router
 from gateway.admin.prices import router as prices_router
+from gateway.admin.reconciliation import router as reconciliation_router
 from gateway.admin.tenants import router as tenants_router
 from gateway.admin.tiers import router as tiers_router
 from gateway.admin.usage import admin_router as admin_usage_router
@@ -33,6 +34,7 @@ from gateway.admin.workers import router as workers_router
 from gateway.billing.alerts import BudgetAlerts
 from gateway.billing.invoicing import Invoicing
 from gateway.billing.ledger import UsageLedger
+from gateway.billing.reconciliation import Reconciler
 from gateway.billing.rerating import Rerating
 from gateway.clock import utc_now
 from gateway.dashboard.routes import dashboard_router
@@ -142,6 +144,7 @@ async def open_services(
         bundles = BundleStore(settings, registry, workers)
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
         metrics = Metrics()
+        reconciler = Reconciler(usage, registry, workers, metrics)
         gates = Gates(Thresholds(max_waiting=settings.saturated_waiting, min_free_kv=settings.saturated_free_kv))
         overload = OverloadGuard(metrics)
         services = Services(
@@ -157,6 +160,7 @@ async def open_services(
             workers=workers,
             outbox=outbox,
             refusals=refusals,
+            reconciler=reconciler,
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
             invoicing=Invoicing(sessions, settings.clickhouse_url),
@@ -178,6 +182,7 @@ async def open_services(
                 keyring.refresh_forever(),
                 catalog.refresh_forever(),
                 limiter.run_forever(),
+                reconciler.run_forever(),
                 limiter.settlements.drain_forever(),
                 leases.keep_forever(),
                 webhooks.send_forever(),
@@ -270,6 +275,7 @@ def _admin_router() -> APIRouter:
         webhooks_router,
         workers_router,
         admin_usage_router,
+        reconciliation_router,
         audit_router,
     ):
         admin.include_router(router)

@@ -32,6 +32,8 @@ _SEEN_BY_ALL = {
     "tiergate_pool_requests",
     "tiergate_event_loop_lag_seconds",
     "tiergate_usage_refused_rows",
+    "tiergate_usage_unreconciled_events",
+    "tiergate_usage_unreconciled_tokens",
     "tiergate_outbox_is_failing",
     "tiergate_outbox_waiting_events",
     "tiergate_outbox_lag_seconds",
@@ -141,6 +143,14 @@ class Metrics:
         self.outbox_bytes = self._gauge("tiergate_outbox_bytes", "What the outboxes hold, on the disk")
         self.outbox_max_bytes = self._gauge("tiergate_outbox_max_bytes", "From where on requests are refused")
         self.outbox_free_bytes = self._gauge("tiergate_outbox_free_bytes", "Free on the disk of the outboxes")
+        self.unreconciled_events = self._gauge(
+            "tiergate_usage_unreconciled_events",
+            "Requests of the last 48 hours, but for the youngest, that were admitted and have no usage event",
+        )
+        self.unreconciled_tokens = self._gauge(
+            "tiergate_usage_unreconciled_tokens",
+            "Tokens of these hours by which workers' ledgers and usage events differ",
+        )
         self.refused_rows = self._gauge(
             "tiergate_usage_refused_rows",
             "Usage events that ClickHouse refused, set aside in this data directory's outboxes",

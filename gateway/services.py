@@ -8,6 +8,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from gateway.billing.invoicing import Invoicing
+from gateway.billing.reconciliation import Reconciler
 from gateway.billing.rerating import Rerating
 from gateway.database import Sessions
 from gateway.domain.catalog import CatalogCache
@@ -53,6 +54,7 @@ class Services:
     workers: WorkerClient
     outbox: Outbox
     refusals: RefusalCounter
+    reconciler: Reconciler
     usage: UsageQueries
     rerating: Rerating
     invoicing: Invoicing

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tiergate.admin import adapters, invoices, keys, models, prices, tenants, tiers, usage
+from tiergate.admin import adapters, invoices, keys, models, prices, reconcile, tenants, tiers, usage
 from tiergate.commands import (
     admin_key,
     chat,
@@ -45,6 +45,7 @@ def make_app() -> typer.Typer:
     app.command(rich_help_panel="Run", name="admin-key")(admin_key.admin_key)
     app.command(rich_help_panel="Use")(chat.chat)
     app.add_typer(usage.app, rich_help_panel="Use")
+    app.command(rich_help_panel="Administer a running platform")(reconcile.reconcile)
     app.add_typer(dead_letters.app, rich_help_panel="Run")
     for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app, invoices.app):
         app.add_typer(group, rich_help_panel="Administer a running platform")

@@ -10,7 +10,7 @@ from importlib.resources import files
 from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.client import Client
 
-from gateway.metering.clickhouse import connect, database_of
+from gateway.metering.clickhouse import DEADLINE_S, connect, database_of
 
 _RECORD = """
 CREATE TABLE IF NOT EXISTS schema_migrations (name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3))
@@ -18,7 +18,7 @@ ENGINE = ReplacingMergeTree ORDER BY name SETTINGS fsync_after_insert = 1, fsync
 """
 
 
-def connect_migrated(url: str) -> Client:
+def connect_migrated(url: str, *, deadline_s: int = DEADLINE_S) -> Client:
     """A client of the URL's database, which is made and brought up to date."""
     database = database_of(url)
     admin = connect(url)
@@ -26,7 +26,7 @@ def connect_migrated(url: str) -> Client:
         admin.command(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(database)}")
     finally:
         admin.close()
-    client = connect(url, database=database)
+    client = connect(url, database=database, deadline_s=deadline_s)
     apply_migrations(client)
     return client
 

@@ -1,0 +1,84 @@
+"""`GET /admin/v1/reconciliation`: do what gateways, ClickHouse and workers counted add up?"""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from gateway.billing.reconciliation import EventCounts, TokenCounts
+from gateway.clock import utc_now
+from gateway.metering.windows import parse_window
+from gateway.services import PlatformDep, ServicesDep
+
+router = APIRouter(prefix="/reconciliation", tags=["usage"])
+
+
+class EventRow(BaseModel):
+    """`num_missing`: admitted by gateways and no row in ClickHouse; negative: rows that no gateway counted."""
+
+    tenant_id: str
+    hour: datetime
+    num_admitted: int
+    num_closed: int
+    num_events: int
+    num_rolled_up: int
+    num_missing: int
+    is_settled: bool
+
+
+class TokenRow(BaseModel):
+    """`num_missing`: counted by the worker and in no event; negative: in events, and not counted by the worker. A
+    difference is more than `tolerance`, which is what cut answers may explain."""
+
+    worker_id: str
+    tenant_id: str
+    hour: datetime
+    counted_tokens: int
+    billed_tokens: int
+    num_missing: int
+    tolerance: int
+    is_difference: bool
+    is_settled: bool
+
+
+class ReconciliationAnswer(BaseModel):
+    """Sums are of settled hours: those that ended 15 minutes ago or earlier."""
+
+    start: datetime
+    end: datetime
+    num_unreconciled_events: int
+    num_unreconciled_tokens: int
+    events: list[EventRow]
+    tokens: list[TokenRow]
+    silent_workers: list[str]
+    """In events, but no ledger tells of them."""
+
+
+@router.get("")
+async def reconciliation(
+    _admin: PlatformDep,
+    services: ServicesDep,
+    start: Annotated[str | None, Query(alias="from", description="default: 24 hours before `to`")] = None,
+    end: Annotated[str | None, Query(alias="to", description="default: now")] = None,
+    all_hours: Annotated[bool, Query(alias="all", description="also the hours that add up")] = False,
+) -> ReconciliationAnswer:
+    now = utc_now()
+    found = await services.reconciler.reconcile(parse_window(start, end, now=now), now=now)
+    return ReconciliationAnswer(
+        start=found.window.start,
+        end=found.window.end,
+        num_unreconciled_events=found.num_unreconciled_events,
+        num_unreconciled_tokens=found.num_unreconciled_tokens,
+        events=[_event(each) for each in found.events if all_hours or each.num_missing],
+        tokens=[_token(each) for each in found.tokens if all_hours or each.is_difference],
+        silent_workers=list(found.silent_workers),
+    )
+
+
+def _event(counts: EventCounts) -> EventRow:
+    return EventRow(**vars(counts), num_missing=counts.num_missing)
+
+
+def _token(counts: TokenCounts) -> TokenRow:
+    return TokenRow(**vars(counts), num_missing=counts.num_missing, is_difference=counts.is_difference)

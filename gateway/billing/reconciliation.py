@@ -1,0 +1,197 @@
+"""Do both sides add up? What gateways admitted = what they closed = rows in ClickHouse, by tenant and hour; and the
+tokens that workers counted = the tokens of the events, by worker, tenant and hour."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from gateway.clock import utc_now
+from gateway.http.errors import Unavailable
+from gateway.metering.queries import UsageQueries
+from gateway.metering.statements import BoundQuery, micros
+from gateway.metering.windows import Window
+from gateway.metrics import Metrics
+from gateway.upstream.client import MemberFailed, WorkerClient
+from gateway.upstream.registry import Registry
+from protocol.ledger import Ledger, LedgerRow
+
+_log = logging.getLogger(__name__)
+
+EVERY_S = 300.0
+LOOK_BACK = timedelta(hours=48)
+SETTLED_AFTER = timedelta(minutes=15)
+"""After an hour's end: then its requests are over, and their events through outbox and Kafka."""
+LEDGER_DEADLINE_S = 10.0
+CUT_TOKENS = 256
+"""So many tokens of an answer that was cut, or went on elsewhere, may have been told and never read, or counted at
+another worker."""
+_EVENTS = """SELECT tenant_id, hour, sum(admitted) AS num_admitted, sum(closed) AS num_closed,
+sum(events) AS num_events, sum(rolled_up) AS num_rolled_up FROM (
+    SELECT tenant_id, hour, num_admitted AS admitted, num_closed AS closed, 0 AS events, 0 AS rolled_up
+    FROM admissions FINAL WHERE hour >= toDateTime({start_s:Int64}, 'UTC') AND hour < toDateTime({end_s:Int64}, 'UTC')
+    UNION ALL
+    SELECT tenant_id, toStartOfHour(timestamp) AS hour, 0, 0, count(), 0 FROM usage_events FINAL
+    WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
+        AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
+    GROUP BY tenant_id, hour
+    UNION ALL
+    SELECT tenant_id, start AS hour, 0, 0, 0, sum(requests) FROM usage_hours FINAL
+    WHERE start >= toDateTime({start_s:Int64}, 'UTC') AND start < toDateTime({end_s:Int64}, 'UTC')
+    GROUP BY tenant_id, hour
+) WHERE hour >= (SELECT if(count() = 0, now(), min(hour)) FROM admissions)
+GROUP BY tenant_id, hour ORDER BY hour, tenant_id"""
+_TOKENS = """SELECT ifNull(worker_id, '') AS worker, tenant_id, toStartOfHour(timestamp) AS hour,
+sum(completion_tokens) AS billed_tokens, countIf(status != 'ok' OR num_attempts > 1) AS num_cut,
+sumIf(completion_tokens, status != 'ok' OR num_attempts > 1) AS cut_tokens
+FROM usage_events FINAL
+WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64}) AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
+GROUP BY worker, tenant_id, hour ORDER BY hour, tenant_id, worker"""
+
+
+@dataclass(frozen=True)
+class EventCounts:
+    tenant_id: str
+    hour: datetime
+    num_admitted: int
+    num_closed: int
+    """Durable in gateways' outboxes."""
+    num_events: int
+    """Rows in ClickHouse, less copies."""
+    num_rolled_up: int
+    is_settled: bool
+    """False: the hour is too young to be judged."""
+
+    @property
+    def num_missing(self) -> int:
+        """Negative: events that no gateway counted, such as those of its last quarter of a second before kill -9."""
+        return max(self.num_admitted, self.num_closed) - self.num_events
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    worker_id: str
+    tenant_id: str
+    hour: datetime
+    counted_tokens: int
+    """Told to gateways, as the worker's own ledger says."""
+    billed_tokens: int
+    """In events."""
+    tolerance: int
+    """What answers that were cut, or went on elsewhere, may explain."""
+    is_settled: bool
+
+    @property
+    def num_missing(self) -> int:
+        """Counted and in no event; negative: in events, and never counted."""
+        return self.counted_tokens - self.billed_tokens
+
+    @property
+    def is_difference(self) -> bool:
+        return abs(self.num_missing) > self.tolerance
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    window: Window
+    events: Sequence[EventCounts]
+    tokens: Sequence[TokenCounts]
+    silent_workers: Sequence[str]
+    """In events, but no ledger tells of them: they are gone, or not ours."""
+
+    @property
+    def num_unreconciled_events(self) -> int:
+        return sum(max(0, each.num_missing) for each in self.events if each.is_settled)
+
+    @property
+    def num_unreconciled_tokens(self) -> int:
+        return sum(abs(each.num_missing) for each in self.tokens if each.is_settled and each.is_difference)
+
+
+class Reconciler:
+    def __init__(self, queries: UsageQueries, registry: Registry, workers: WorkerClient, metrics: Metrics) -> None:
+        self._queries = queries
+        self._registry = registry
+        self._workers = workers
+        self._metrics = metrics
+
+    async def run_forever(self) -> None:
+        """Show on `/metrics` what is not reconciled. Nothing is shown anew while ClickHouse is away."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            now = utc_now()
+            try:
+                found = await self.reconcile(Window(now - LOOK_BACK, now), now=now)
+            except Unavailable:
+                continue
+            self._metrics.unreconciled_events.set(found.num_unreconciled_events)
+            self._metrics.unreconciled_tokens.set(found.num_unreconciled_tokens)
+            for each in found.events:
+                if each.is_settled and each.num_missing > 0:
+                    hour = each.hour.isoformat()
+                    _log.error("%d usage events of tenant %s are missing in %s", each.num_missing, each.tenant_id, hour)
+
+    async def reconcile(self, window: Window, *, now: datetime) -> Reconciliation:
+        """Whole hours. Raises Unavailable."""
+        window = _whole_hours(window)
+        ledgers = await asyncio.gather(*map(self._ledger_of, self._urls()))
+        start, end = int(window.start.timestamp()), int(window.end.timestamp())
+        bounds = {"start_us": micros(window.start), "end_us": micros(window.end)}
+        event_rows = await self._queries.fetch(BoundQuery(_EVENTS, bounds | {"start_s": start, "end_s": end}))
+        token_rows = await self._queries.fetch(BoundQuery(_TOKENS, bounds))
+        counted = [row for rows in ledgers for row in rows if start <= row.hour_s < end and row.tenant_id]
+        known = {row.worker_id for rows in ledgers for row in rows}
+        return Reconciliation(
+            window,
+            events=[EventCounts(**row, is_settled=_is_settled(row["hour"], now)) for row in event_rows],
+            tokens=_compare(counted, [row for row in token_rows if row["worker"] in known], now),
+            silent_workers=sorted({row["worker"] for row in token_rows if row["worker"]} - known),
+        )
+
+    def _urls(self) -> set[str]:
+        pools = self._registry.fleet.pools.values()
+        return {member.url for pool in pools for member in pool.members if member.engine == "tiergate"}
+
+    async def _ledger_of(self, url: str) -> Sequence[LedgerRow]:
+        """Empty where a worker does not answer: its events then have no other side."""
+        try:
+            status, body = await self._workers.get(url, "/ledger", engine="tiergate", deadline_s=LEDGER_DEADLINE_S)
+            return msgspec.json.decode(body, type=Ledger).rows if status == 200 else ()
+        except (MemberFailed, msgspec.DecodeError) as error:
+            _log.warning("no ledger from %s: %s", url, error)
+            return ()
+
+
+def _compare(counted: Iterable[LedgerRow], billed: Iterable[dict[str, Any]], now: datetime) -> list[TokenCounts]:
+    told: dict[tuple[str, str, datetime], int] = {}
+    for row in counted:
+        key = (row.worker_id, row.tenant_id, datetime.fromtimestamp(row.hour_s, UTC))
+        told[key] = told.get(key, 0) + row.completion_tokens
+    bills = {(row["worker"], row["tenant_id"], row["hour"]): row for row in billed}
+    found = []
+    for key in sorted(told.keys() | bills.keys(), key=lambda each: (each[2], each[1], each[0])):
+        bill = bills.get(key, {"billed_tokens": 0, "num_cut": 0, "cut_tokens": 0})
+        found.append(
+            TokenCounts(
+                *key,
+                counted_tokens=told.get(key, 0),
+                billed_tokens=bill["billed_tokens"],
+                tolerance=bill["cut_tokens"] + CUT_TOKENS * bill["num_cut"],
+                is_settled=_is_settled(key[2], now),
+            )
+        )
+    return found
+
+
+def _is_settled(hour: datetime, now: datetime) -> bool:
+    return hour + timedelta(hours=1) + SETTLED_AFTER <= now
+
+
+def _whole_hours(window: Window) -> Window:
+    start = window.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    end = window.end.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return Window(start, end if end == window.end else end + timedelta(hours=1))
