@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    FilePath,
     SecretStr,
     ValidationError,
     field_validator,
@@ -156,6 +157,8 @@ class GatewaySettings(KafkaSettings):
     """Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     outbound_private_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
     """Private addresses that webhooks of tenants may be at; all others must be public."""
+    invoice_font: FilePath | None = None
+    """A TrueType font for invoices in PDF. None: one that knows Western European letters."""
     redis_deadline_ms: int = Field(default=50, ge=1, le=10_000)
     connect_timeout_s: float = Field(default=2.0, gt=0)
     idle_timeout_s: float = Field(default=120.0, gt=0)

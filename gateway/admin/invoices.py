@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admin.names import Draft, Id, Moment
 from gateway.billing.documents.csv import as_csv
 from gateway.billing.documents.html import as_html
+from gateway.billing.documents.pdf import as_pdf
 from gateway.billing.invoicing import line_key
 from gateway.clock import utc_now
 from gateway.domain.invoices.models import CreditEntry, Invoice
@@ -191,14 +193,18 @@ async def list_line_requests(
 
 @router.get("/{invoice_id}/document", response_class=Response)
 async def invoice_document(
-    invoice_id: UUID, admin: AdminDep, sessions: SessionsDep, format: Literal["html", "csv"] = "html"
+    invoice_id: UUID, admin: AdminDep, services: ServicesDep, format: Literal["html", "pdf", "csv"] = "html"
 ) -> Response:
     """To print, to send, or for a spreadsheet."""
-    invoice = await get_invoice(sessions, admin, invoice_id)
+    invoice = await get_invoice(services.sessions, admin, invoice_id)
     name = f"{invoice.number or 'draft'}.{format}"
     headers = {**_DOCUMENT_HEADERS, "content-disposition": f'attachment; filename="{name}"'}
     if format == "csv":
         return Response(as_csv(invoice), media_type="text/csv", headers=headers)
+    if format == "pdf":
+        # A long one takes a second.
+        body = await asyncio.to_thread(as_pdf, invoice, font=services.settings.invoice_font)
+        return Response(body, media_type="application/pdf", headers=headers)
     return Response(as_html(invoice), media_type="text/html", headers=headers)
 
 

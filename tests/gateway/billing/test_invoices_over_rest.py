@@ -9,7 +9,11 @@ from uuid import UUID
 
 import httpx
 import pytest
+from pypdf import PdfReader
 
+from gateway.billing.documents.html import as_html
+from gateway.billing.documents.pdf import as_pdf
+from gateway.domain.invoices.models import Invoice, InvoiceLine
 from gateway.domain.prices.price_book import RequestPrice
 from gateway.metering.store import UsageStore
 from tests.gateway.billing.test_invoicing import event_of
@@ -226,6 +230,11 @@ async def test_documents_say_what_the_invoice_says(gateway: Gateway, store: Usag
     amounts = [int(row["amount_nanousd"]) for row in rows]
     assert sum(amounts[:-5]) == final["subtotal_nanousd"] == amounts[-5]
     assert [row["kind"] for row in rows[-5:]] == ["subtotal", "tax", "total", "credit", "due"]
+    printed = [(await tenant.get(path, params={"format": "pdf"})).content for _ in range(2)]
+    assert printed[0] == printed[1]
+    text = "".join(page.extract_text() for page in PdfReader(io.BytesIO(printed[0])).pages)
+    for words in ("INV-000001", "<b>=1+1 & Söhne</b>", "Straße 1", "2026-05-01 to 2026-05-31", "0.20", "Amount due"):
+        assert words in text
     assert (await tenant.get(path, params={"format": "doc"})).status_code == 400
     await tenant.aclose()
 
@@ -261,3 +270,47 @@ async def test_the_command_line_bills_and_prices_anew(gateway: Gateway, store: U
     await run("invoice", "credit-note", draft["id"], "--net", "20", "--reason", "an outage")
     assert json.loads(await run("invoice", "credit", "show", "acme", "--json"))["balance_nanousd"] == 20
     await tenant.aclose()
+
+
+def test_a_long_invoice_repeats_the_heads_of_its_table_and_what_the_font_lacks_is_no_error() -> None:
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    lines = [
+        InvoiceLine(
+            position=n,
+            description=f"模型-{n}, input tokens",
+            month="2026-05",
+            is_adjustment=False,
+            model_id="m",
+            adapter_id="",
+            kind="input",
+            unit_price_nanousd=100,
+            num_requests=1,
+            quantity=3,
+            amount_nanousd=300,
+        )
+        for n in range(200)
+    ]
+    invoice = Invoice(
+        id=UUID(int=1),
+        kind="invoice",
+        status="draft",
+        number=None,
+        recipient="株式会社",
+        time_zone="UTC",
+        period_start=start,
+        period_end=start + timedelta(days=31),
+        calculated_at=start,
+        finalized_at=None,
+        tax_name="VAT",
+        tax_basis_points=725,
+        subtotal_nanousd=60_000,
+        tax_nanousd=4350,
+        total_nanousd=64_350,
+        credit_nanousd=0,
+        due_nanousd=64_350,
+        lines=lines,
+    )
+    pages = [page.extract_text() for page in PdfReader(io.BytesIO(as_pdf(invoice))).pages]
+    assert len(pages) > 3 and all("USD per million" in page for page in pages[:3])
+    assert "VAT 7.25 %" in pages[-1] and "0.00006435" in pages[-1]
+    assert "株式会社" in as_html(invoice)
