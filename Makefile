@@ -40,7 +40,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tiergate needs Python 3.11 or newer; try make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --progress-bar on -e '.[worker,embedded,postgres,kafka,dev]'
+	$(BIN)/python -m pip install --progress-bar on -e '.[worker,embedded,postgres,kafka,otel,dev]'
 	$(BIN)/python -c 'from kernels.native import library; library()'  # compiled once, where the processor and a compiler allow
 	@touch $@
 

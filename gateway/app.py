@@ -72,6 +72,7 @@ from gateway.overload import OverloadGuard
 from gateway.redis_client import AWAY, connect_redis
 from gateway.services import AddSiblings, Services, without_siblings
 from gateway.settings import ConfigError, GatewaySettings
+from gateway.tracing import open_tracing
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.configured_members import FixedMembers
@@ -106,6 +107,10 @@ async def open_services(
     incarnation = uuid4().hex
     weights = _router_weights(settings)
     async with AsyncExitStack() as stack:
+        try:
+            tracing = await stack.enter_async_context(open_tracing(settings.otlp_endpoint, ratio=settings.trace_ratio))
+        except ImportError as error:
+            raise ConfigError(f"TIERGATE_OTLP_ENDPOINT: the extra `otel` is not installed ({error})") from error
         sessions = await stack.enter_async_context(open_sessions(settings.sql_url))
         catalog = CatalogCache(sessions)
         await _prepare_database(settings, sessions, catalog)
@@ -169,6 +174,7 @@ async def open_services(
             room=room,
             metrics=metrics,
             overload=overload,
+            tracing=tracing,
             is_draining=is_draining,
             add_siblings=add_siblings,
         )

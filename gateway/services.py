@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 from fastapi import Depends, Request
@@ -31,6 +31,9 @@ from gateway.upstream.client import WorkerClient
 from gateway.upstream.registry import Registry
 from router.gate import Gates
 from router.weights import Weights
+
+if TYPE_CHECKING:
+    from gateway.tracing.spans import Tracing
 
 AddSiblings = Callable[[Snapshot], Awaitable[Snapshot]]
 """From what this process measured to what all processes of this gateway did. Raises Unavailable."""
@@ -63,6 +66,7 @@ class Services:
     room: OutboxRoom
     metrics: Metrics
     overload: OverloadGuard
+    tracing: "Tracing | None"
     is_draining: Callable[[], bool]
     """The server has been told to stop: no new requests, please."""
     add_siblings: AddSiblings

@@ -143,6 +143,10 @@ class GatewaySettings(KafkaSettings):
     worker_key: SecretStr | None = Field(default=None, min_length=8)
     metrics_key: SecretStr | None = Field(default=None, min_length=8)
     """None: `/metrics` is for this machine only."""
+    otlp_endpoint: HttpUrl | None = None
+    """Of a collector of OpenTelemetry traces, without `/v1/traces`; None: no traces."""
+    trace_ratio: float = Field(default=1.0, ge=0, le=1)
+    """The share of requests that is traced."""
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
     max_connections: int | None = Field(default=None, ge=1)
     """None: what the limit of open files carries."""

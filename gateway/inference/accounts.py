@@ -65,6 +65,8 @@ class Accounts:
             record.drop_usage()
         event = record.event(status)
         self._metrics.count_usage(event, model=record.model_id)
+        if record.trace is not None:
+            record.trace.note_usage(event)
         return self._outbox.close(event)
 
     def _correct(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
@@ -11,6 +12,9 @@ from gateway.http.errors import BodyTooLarge
 from gateway.http.header_block import checked_block
 from gateway.http.headers import Headers, check_json, read_headers
 from gateway.overload import Preparation
+
+if TYPE_CHECKING:
+    from gateway.tracing.spans import RequestTrace
 
 
 class ClientGone(Exception):
@@ -35,6 +39,7 @@ class Exchange:
         """The request passed its limits: from here on there will be a usage event."""
         self.served_by = ("", "", "")
         """Pool, model and tier, as far as they are known: for metrics."""
+        self.trace: RequestTrace | None = None
         self.preparation: Preparation | None = None
         """Counts against this gateway's capacity until a member is called."""
         self.extra_headers: dict[str, str] = {}

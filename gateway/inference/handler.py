@@ -58,6 +58,9 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
     metrics = services.metrics
     exchange.cancel_on_leave()
     metrics.num_in_flight += 1
+    if services.tracing is not None:
+        exchange.trace = services.tracing.begin(exchange.path, exchange.headers)
+    failure: str | None = None
     try:
         accepted = await accept(services, exchange, operation.validate)
         measured = await operation.measure(accepted, services)
@@ -69,6 +72,7 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
             raise
         # The cancellation was ours; the task ends here as one that has done its work.
     except Exception as error:
+        failure = error_code(error) or "invalid_request"
         metrics.count_error(error_status(error), error_code(error), exchange.served_by[2])
         if not exchange.is_admitted:
             services.refusals.count(exchange.principal, error_code(error), error_status(error))
@@ -79,6 +83,8 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
         metrics.num_in_flight -= 1
         # 499, as nginx calls it: the client left before there was an answer.
         metrics.count_request(exchange.status or 499, exchange.served_by)
+        if exchange.trace is not None:
+            exchange.trace.end(exchange.status or 499, failure)
         if _access.isEnabledFor(logging.DEBUG):
             _access.debug("%s %d %s", exchange.path, exchange.status or 499, " ".join(filter(None, exchange.served_by)))
 
@@ -128,6 +134,7 @@ async def carry_out(
     exchange.is_admitted = True
     exchange.extra_headers |= reservation.standing.headers(accepted.tier)
     record = UsageRecord(accepted, measured, reservation)
+    record.trace = exchange.trace
     accounts = Accounts(services.outbox, services.limiter, services.metrics, record)
     try:
         accounts.open()

@@ -73,11 +73,16 @@ async def _try(
     """How the member failed; None when the answer is with the client. Raises GatewayError."""
     gate = services.gates.of(decision.pool)
     gate.note_taken(time.monotonic())
+    kind: str | None = None
+    if record.trace is not None:
+        sent_model = decision.adapter or member.model_name
+        record.trace.begin_call(member, model=sent_model, request=record.accepted.request)
     trip = record.note_member(member, num_told=attempt.num_kept(member))
     try:
         await attempt.run(decision, member)
     except MemberRefused as error:
-        services.metrics.upstream_failures.add((decision.pool, "refused"))
+        kind = "refused"
+        services.metrics.upstream_failures.add((decision.pool, kind))
         sent_model = decision.adapter or member.model_name
         raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
     except MemberFailed as error:
@@ -90,6 +95,8 @@ async def _try(
         return error
     finally:
         trip.end()
+        if record.trace is not None:
+            record.trace.end_call(kind)
     gate.note_end(time.monotonic())
     services.registry.note_success(member.worker_id)
     return None

@@ -199,6 +199,8 @@ async def send_to(
             deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
             shown_model=record.shown_model,
         )
+    if record.trace is not None:
+        headers |= record.trace.headers()
     record.note_sent(elapsed_s * 1000)
     answer = await services.workers.post(member, accepted.path, body, headers, shows_life=shows_life)
     load = answer.header(_LOAD_HEADER)

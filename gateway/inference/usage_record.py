@@ -1,6 +1,7 @@
 """A request's usage, from `open` to `close`: what it came to so far, and the event that says so."""
 
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +32,10 @@ class _Way(msgspec.Struct, frozen=True):
     tried: list[str]
 
 
+if TYPE_CHECKING:
+    from gateway.tracing.spans import RequestTrace
+
+
 class UsageRecord:
     def __init__(
         self, accepted: Accepted[GenerationRequest | EmbeddingsRequest], measured: Measured, reservation: Reservation
@@ -39,6 +44,7 @@ class UsageRecord:
         self.measured = measured
         self.reservation = reservation
         self.request_id = accepted.request_id
+        self.trace: RequestTrace | None = None
         self.is_sent = False
         """A member was given the request, and did not say that it waits there: its prompt is computed."""
         self.is_delivered = False

@@ -137,5 +137,5 @@ def test_grafana_finds_its_dashboards_and_its_prometheus() -> None:
 
 def test_the_gateways_image_has_no_torch() -> None:
     gateway, worker = ((DEPLOY / f"Dockerfile.{name}").read_text() for name in ("gateway", "worker"))
-    assert ".[postgres,kafka]" in gateway and "worker]" not in gateway
+    assert ".[postgres,kafka,otel]" in gateway and "worker]" not in gateway
     assert ".[worker]" in worker

@@ -1,0 +1,151 @@
+"""A request's spans. No prompt, no answer and no key is ever in them, and so no message of an exception either."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from protocol.usage import UsageEvent
+from router.fleet import Member
+
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
+_SAMPLING = ("max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+_PROPAGATED = (b"traceparent", b"tracestate")
+
+
+class Tracing:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, path: str, headers: Mapping[bytes, bytes]) -> "RequestTrace":
+        """`headers`: the client's, whose `traceparent` the request's span gets as its parent."""
+        carrier = {name.decode(): headers[name].decode("latin-1") for name in _PROPAGATED if name in headers}
+        span = self._tracer.start_span(
+            f"POST {path}",
+            context=self._propagator.extract(carrier, context=Context()),
+            kind=SpanKind.SERVER,
+            attributes={"http.request.method": "POST", "http.route": path, "url.path": path},
+        )
+        return RequestTrace(self, span, path)
+
+    def start(self, name: str, context: Context, **more: Any) -> Span:
+        return self._tracer.start_span(name, context=context, **more)
+
+    def headers_of(self, span: Span) -> dict[str, str]:
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, context=set_span_in_context(span))
+        return carrier
+
+
+class RequestTrace:
+    """One request's spans. `begin_call` and `end_call` come in pairs; `end` comes last."""
+
+    def __init__(self, tracing: Tracing, span: Span, path: str) -> None:
+        self._tracing = tracing
+        self._span = span
+        self._context = set_span_in_context(span)
+        self._operation = _OPERATIONS.get(path, path)
+        self._began_ns = time.time_ns()
+        self._call: Span | None = None
+        self._call_began_ns = 0
+
+    def begin_call(self, member: Member, *, model: str, request: object) -> None:
+        """`request`: the client's, of which sampling parameters are shown. `model`: the name at the replica."""
+        place = urlsplit(member.url)
+        sampling = {name: getattr(request, name, None) for name in _SAMPLING}
+        attributes: dict[str, Any] = {
+            "gen_ai.operation.name": self._operation,
+            "gen_ai.provider.name": member.engine,
+            "gen_ai.request.model": model,
+            "server.address": place.hostname or "",
+            "server.port": place.port or (443 if place.scheme == "https" else 80),
+            "tiergate.worker.id": member.worker_id,
+            **{f"gen_ai.request.{name}": value for name, value in sampling.items() if value is not None},
+        }
+        if getattr(request, "stream", None):
+            attributes["gen_ai.request.stream"] = True
+        if getattr(request, "n", None) not in (None, 1):
+            attributes["gen_ai.request.choice.count"] = request.n  # type: ignore[attr-defined]
+        name = f"{self._operation} {model}"
+        self._call_began_ns = time.time_ns()
+        self._call = self._tracing.start(name, self._context, kind=SpanKind.CLIENT, attributes=attributes)
+
+    def headers(self) -> dict[str, str]:
+        """What tells the replica of the call under way whose part its own spans are."""
+        return self._tracing.headers_of(self._call or self._span)
+
+    def end_call(self, failure: str | None) -> None:
+        """`failure`: the class of what went wrong, None where all is well."""
+        call, self._call = self._call, None
+        assert call is not None
+        if failure is not None:
+            _fail(call, failure)
+        call.end()
+
+    def note_usage(self, event: UsageEvent) -> None:
+        """What the request came to, and when its steps were over."""
+        self._span.set_attributes(
+            {
+                "tiergate.request.id": event.request_id,
+                "tiergate.tenant.id": event.tenant_id,
+                "tiergate.tier": event.tier,
+                "tiergate.pool": event.pool,
+                "tiergate.route.reason": event.route_reason,
+                "tiergate.status": event.status,
+                "gen_ai.request.model": event.requested_model,
+            }
+        )
+        steps = event.steps_ms
+        self._note_step(self._span, "authenticated", steps.authenticate)
+        self._note_step(self._span, "admitted", steps.admit)
+        # A client that left has ended the call before its usage is known.
+        self._describe(self._call or self._span, event)
+
+    def _describe(self, call: Span, event: UsageEvent) -> None:
+        call.set_attributes(
+            {
+                "gen_ai.response.model": event.model_version,
+                "gen_ai.usage.input_tokens": event.prompt_tokens,
+                "gen_ai.usage.output_tokens": event.completion_tokens,
+                "gen_ai.usage.cache_read.input_tokens": event.cached_prompt_tokens,
+            }
+        )
+        if event.finish_reason is not None:
+            call.set_attribute("gen_ai.response.finish_reasons", [event.finish_reason])
+        self._note_step(call, "computing", event.steps_ms.queue)
+        self._note_step(call, "first token", event.ttft_ms)
+        if event.ttft_ms is not None:
+            since_call_ns = self._at_ns(event.ttft_ms) - self._call_began_ns
+            call.set_attribute("gen_ai.response.time_to_first_chunk", max(0.0, since_call_ns / 1e9))
+
+    def end(self, status: int, failure: str | None) -> None:
+        """`failure`: the code of the error that the client was told, if any."""
+        self._span.set_attribute("http.response.status_code", status)
+        if failure is not None:
+            self._span.set_attribute("error.type", failure)
+        if status >= 500:
+            _fail(self._span, failure or str(status))
+        self._span.end()
+
+    def _note_step(self, span: Span, name: str, over_ms: float | None) -> None:
+        # An event costs a fifth of a span.
+        if over_ms is not None:
+            span.add_event(name, timestamp=self._at_ns(over_ms))
+
+    def _at_ns(self, since_ms: float) -> int:
+        return self._began_ns + int(since_ms * 1e6)
+
+
+def _fail(span: Span, failure: str) -> None:
+    span.set_attribute("error.type", failure)
+    # Without a description: a message may quote what the client wrote.
+    span.set_status(Status(StatusCode.ERROR))
