@@ -36,7 +36,7 @@ NUM_TENANTS = 50
 BACKLOG = 1_000_000
 DEADLINE_S = 900.0
 _FILL = 10_000
-_LOOK_S = 0.1
+_LOOK_S = 0.3
 
 
 def main() -> None:

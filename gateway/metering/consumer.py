@@ -20,7 +20,7 @@ from gateway.metering.status import status_served
 from gateway.metering.store import UsageStore
 from gateway.settings import ConfigError, GatewaySettings
 
-BATCH = 5000
+BATCH = 20_000
 
 
 def run(settings: GatewaySettings) -> int:

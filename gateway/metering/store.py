@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+import msgspec
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
 
 from gateway.clock import utc_now
 from gateway.metering.drain import TargetUnavailable
-from gateway.metering.journal import encode_event
 from gateway.metering.schema import connect_migrated
 from protocol.counts import GatewayCounts
 from protocol.usage import UsageEvent
@@ -18,6 +18,7 @@ from protocol.usage import UsageEvent
 TABLE: Final = "usage_events"
 EVENT_FIELDS = UsageEvent.__struct_fields__
 T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
 
 
 class StoreUnavailable(TargetUnavailable):
@@ -41,10 +42,12 @@ class UsageStore:
         As JSON, which msgspec writes and ClickHouse reads many times faster than Python turns events into columns.
         """
         if events:
-            inserted_at = utc_now()
-            body = b"\n".join(_json_line(event, inserted_at) for event in events)
+            stamp = utc_now().isoformat(timespec="milliseconds").encode()
+            body = b"\n".join([_json_row(event, stamp) for event in events])
             self._call(
-                lambda client: client.raw_insert(TABLE, insert_block=body, fmt="JSONEachRow", settings=_SETTINGS)
+                lambda client: client.raw_insert(
+                    TABLE, _COLUMNS, insert_block=body, fmt="JSONCompactEachRow", settings=_SETTINGS
+                )
             )
 
     def insert_counts(self, counts: Sequence[GatewayCounts]) -> None:
@@ -110,9 +113,9 @@ _VERSIONS = {"lost": 0, "error": 255}
 _SETTINGS = {
     # async_insert would acknowledge rows that are still in memory.
     "async_insert": 0,
-    # A field that no column has would be lost in silence.
-    "input_format_skip_unknown_fields": 0,
     "date_time_input_format": "best_effort",
+    # Several threads take more of a small machine for the same rows.
+    "input_format_parallel_parsing": 0,
 }
 
 
@@ -121,9 +124,12 @@ def version_of(event: UsageEvent) -> int:
     return _VERSIONS.get(event.status, 1)
 
 
-def _json_line(event: UsageEvent, inserted_at: datetime) -> bytes:
-    stamp = inserted_at.isoformat(timespec="milliseconds").encode()
-    return b'{"version":%d,"inserted_at":"%s",' % (version_of(event), stamp) + encode_event(event)[1:]
+_COLUMNS = ("version", "inserted_at", *EVENT_FIELDS)
+
+
+def _json_row(event: UsageEvent, stamp: bytes) -> bytes:
+    """Values of _COLUMNS."""
+    return b'[%d,"%s",' % (version_of(event), stamp) + _encode(msgspec.structs.astuple(event))[1:]
 
 
 def _count_rows(counts: Iterable[GatewayCounts]) -> Iterator[tuple[str, Sequence[str], list[Sequence[Any]]]]:

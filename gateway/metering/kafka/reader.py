@@ -20,7 +20,7 @@ from gateway.kafka_settings import KafkaSettings
 from gateway.metering.kafka.connection import client_options, connect_admin, kafka_calls
 from gateway.metering.kafka.topics import MAX_RECORD_BYTES, topic_id
 
-BATCH = 10_000
+BATCH = 20_000
 MAX_WAIT_S = 0.5
 """How long the first record of a batch waits for others."""
 SESSION_TIMEOUT_MS = 10_000
