@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 50_000
 NOTE_WITHIN_S = 0.05
-"""A request that is over sooner is never noted as under way: its close alone reaches the disk. Under load most are, and a
-note costs as much as a close. Should the process be killed, what began since then leaves no trace, and no bill."""
+"""A request that is over sooner is never noted as under way: its close alone reaches the disk. Under load most are, and
+a note costs as much as a close. Should the process be killed, what began since then leaves no trace, and no bill."""
 PROGRESS_S = 0.25
 MAX_NOTES = 2000
 """Of progress, at a time."""

@@ -103,7 +103,8 @@ class RollupKeeper:
         since_ms = 0 if seen_until is None else _millis(seen_until - OVERLAP)
         rows = self._connected().query(recompute.fresh_hours(), parameters={"since_ms": since_ms}).result_rows
         self._recompute([FreshHour(_utc(hour), num_rows) for hour, num_rows, _ in rows], now=now)
-        newest_ms = max([newest for *_, newest in rows], default=0)
+        # A consumer whose clock is ahead must not hide the rows of others.
+        newest_ms = min(max([newest for *_, newest in rows], default=0), _millis(now))
         is_news = seen_until is None or newest_ms > _millis(seen_until)
         if is_news or swept_at is None or now - swept_at >= timedelta(seconds=IDLE_SWEEP_S):
             seen = datetime.fromtimestamp(newest_ms / 1000, UTC) if is_news else seen_until

@@ -17,9 +17,18 @@ from gateway.metering.rollups.keeper import RollupKeeper
 from gateway.metering.schema import connect_migrated
 from gateway.metering.store import UsageStore
 from gateway.metering.windows import Window
-from tests.support.gateways import Gateway, declare, durable_events, eventually, make_settings, running_gateway
+from tests.support.gateways import (
+    ADMIN_KEY,
+    Gateway,
+    declare,
+    durable_events,
+    eventually,
+    make_settings,
+    running_gateway,
+)
 from tests.support.valkey import ValkeyProcess
 from tests.support.workers import WorkerProcess
+from tiergate.main import run
 
 NUM_REQUESTS, NUM_TOKENS = 10, 20
 BODY = {
@@ -80,7 +89,9 @@ async def reconciled(gateway: Gateway, tenant_id: str, *, num_events: int = NUM_
             await asyncio.sleep(0.1)
 
 
-async def test_gateways_clickhouse_and_workers_count_the_same(gateway: Gateway) -> None:
+async def test_gateways_clickhouse_and_workers_count_the_same(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
     tenant_id = await send(gateway)
     found = await reconciled(gateway, tenant_id)
     assert found.num_unreconciled_events == 0
@@ -91,6 +102,9 @@ async def test_gateways_clickhouse_and_workers_count_the_same(gateway: Gateway) 
     assert all((each.num_missing, each.tolerance) == (0, 0) for each in mine)
     answer = (await gateway.admin.get("/reconciliation", params={"all": True})).raise_for_status().json()
     assert (answer["num_unreconciled_events"], answer["events"][0]["num_events"]) == (0, NUM_REQUESTS)
+    command = ["reconcile", "--base-url", gateway.origin, "--admin-key", ADMIN_KEY]
+    assert await asyncio.to_thread(run, command) == 0
+    assert "events of settled hours that are not reconciled: 0" in capsys.readouterr().out
 
 
 async def test_rows_and_tokens_taken_from_clickhouse_are_named(gateway: Gateway, clickhouse_url: str) -> None:
