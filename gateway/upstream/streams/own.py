@@ -75,6 +75,8 @@ class WorkerStream:
     def _read(self, block: bytes) -> bytes:
         if not block:
             return b""
+        if not self._held and (data := self._read_one(block)):
+            return data
         if not self._is_whole:
             block = self._vouched_for(block)
         told = _TOKENS.findall(block)
@@ -93,6 +95,19 @@ class WorkerStream:
         if block.startswith(b"data: ") or b"\ndata: " in block:
             self.has_content = True
         return block
+
+    def _read_one(self, block: bytes) -> bytes:
+        """The usual block: the first answer's ids and one event with its text. Nothing where it is any other."""
+        if not block.startswith(b": tokens "):
+            return b""
+        end = block.index(b"\n")
+        data = block[end + 1 :]
+        if data.count(b"\n") != 2 or not data.startswith(b"data: {") or data.startswith(b'data: {"error"'):
+            return b""
+        self.told.add(b"", block[9:end])
+        self.is_waiting = False
+        self.has_content = True
+        return data
 
     def _vouched_for(self, block: bytes) -> bytes:
         """All up to the last event with a comment of the worker's; nearly always that is all there is."""
