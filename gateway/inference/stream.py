@@ -205,7 +205,7 @@ async def send_to(
     answer = await services.workers.post(member, accepted.path, body, headers, shows_life=shows_life)
     load = answer.header(_LOAD_HEADER)
     if load is not None and member.engine == "tiergate":
-        services.registry.told_loads.note(member.worker_id, load)
+        services.registry.note_load(member.worker_id, load)
     return answer
 
 

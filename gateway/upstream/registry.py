@@ -86,6 +86,11 @@ class Registry:
     def note_success(self, worker_id: str) -> None:
         self.health.note_success(worker_id, time.monotonic())
 
+    def note_load(self, worker_id: str, header: bytes) -> None:
+        """What one of our workers said of its load beside an answer."""
+        self.told_loads.note(worker_id, header)
+        self._traffic.note_told(worker_id, time.monotonic())
+
     def note_probe(self, worker_id: str, *, is_ready: bool) -> None:
         if self.health.note_probe(worker_id, time.monotonic(), is_ready=is_ready):
             self.redraw()

@@ -17,10 +17,19 @@ class _Sight:
     seen_at_s: float = 0.0
     own_unanswered: int = 0
     own_streaming: int = 0
+    told: tuple[float, int, int] | None = None
+    """When a load came beside an answer, and how our own requests stood then."""
 
     def note(self, load: LoadReport | None, now_s: float) -> None:
-        self.load, self.seen_at_s = load, now_s
-        self.own_unanswered, self.own_streaming = self.in_flight.num_unanswered, self.in_flight.num_streaming
+        self.load = load
+        self.seen_at_s, self.own_unanswered, self.own_streaming = self.told or self._now(now_s)
+        self.told = None
+
+    def note_told(self, now_s: float) -> None:
+        self.told = self._now(now_s)
+
+    def _now(self, now_s: float) -> tuple[float, int, int]:
+        return now_s, self.in_flight.num_unanswered, self.in_flight.num_streaming
 
 
 class Traffic:
@@ -37,6 +46,12 @@ class Traffic:
             # Gone; what is still under way there ends on the object that its requests hold.
             del self._sights[worker_id]
         return attached
+
+    def note_told(self, worker_id: str, now_s: float) -> None:
+        """A load came beside an answer; the next picture holds it."""
+        sight = self._sights.get(worker_id)
+        if sight is not None:
+            sight.note_told(now_s)
 
     def _attach(self, member: Member, now_s: float) -> Member:
         sight = self._sights.get(member.worker_id)

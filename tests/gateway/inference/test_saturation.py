@@ -174,3 +174,21 @@ async def test_best_effort_makes_room_before_enterprise_misses_its_target(gatewa
             assert (reply.headers["x-tiergate-pool"], reply.headers["x-tiergate-route"]) == ("small", "saturated")
         reply = await client.post("/chat/completions", json=BODY | {"max_tokens": 2})
         assert (reply.headers["x-tiergate-pool"], reply.headers["x-tiergate-route"]) == ("large", "requested")
+
+
+@pytest.mark.long
+async def test_under_a_steady_load_of_both_tiers_a_state_switches_once(gateway: Gateway) -> None:
+    """Free clients ask on at the small pool; were they let back in, the large one would be full again at once."""
+    gate = gateway.services.gates.of("large")
+    async with crowd(gateway) as enterprise, crowd(gateway, tier="free", num=NUM_WAITING) as free:
+        before = gate.saturation.num_switches
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 25:
+            assert gate.saturation.num_switches == before
+            await asyncio.sleep(0.2)
+        assert gate.shedding.num_switches <= 1
+        assert (enterprise.statuses, free.statuses) == ({200}, {200})
+        assert (enterprise.routes, free.routes) == ({("large", "requested")}, {("small", "saturated")})
+    ended_s = time.monotonic()
+    await eventually(lambda: not is_saturated(gateway))
+    assert time.monotonic() - ended_s < 5
