@@ -128,8 +128,8 @@ def floor_of(prompt: Prompt, reading: Reading) -> float:
 
 def _is_code(text: str, reading: Reading) -> bool:
     """A fence, signs of a program, or words of programming of which at least one is rarely anything else."""
-    count = reading.counts
-    named, words = count[COUNT["programming"]], count[COUNT["code"]]
+    count = reading.counts.item
+    named, words = count(COUNT["programming"]), count(COUNT["code"])
     if (named and named + words >= _ENOUGH_NAMED) or words >= _ENOUGH_CODE:
         return True
     read_text = excerpt(text)
@@ -137,20 +137,23 @@ def _is_code(text: str, reading: Reading) -> bool:
         return True
     if any(mark in read_text for mark in _DECLARATION_MARKS) and _DECLARATION.search(read_text):
         return True
-    if count[COUNT["program_signs"]] + count[COUNT["operators"]] < _FEWEST_SIGNS:
+    if count(COUNT["program_signs"]) + count(COUNT["operators"]) < _FEWEST_SIGNS:
         return False
-    return bool(words + len(_CODE_SIGN.findall(read_text)) >= _ENOUGH_CODE)
+    return words + len(_CODE_SIGN.findall(read_text)) >= _ENOUGH_CODE
 
 
 def _is_foreign(reading: Reading) -> bool:
     """Another script, or more words of other languages than of English."""
-    count = reading.counts
-    num_beyond, foreign = count[COUNT["beyond_ascii"]], count[COUNT["foreign"]]
+    count = reading.counts.item
+    num_beyond, foreign = count(COUNT["beyond_ascii"]), count(COUNT["foreign"])
     if num_beyond >= 8 and num_beyond > reading.words.lengths.sum() / 6:
         return True
-    return bool(foreign >= _ENOUGH_FOREIGN and foreign > count[COUNT["english"]])
+    return foreign >= _ENOUGH_FOREIGN and foreign > count(COUNT["english"])
 
 
 def _has_schema(text: str) -> bool:
     read_text = excerpt(text)
+    # Every mark has one of them: most texts are done after two looks.
+    if '"' not in read_text and "chema" not in read_text:
+        return False
     return any(mark in read_text for mark in _SCHEMA_MARKS)

@@ -87,7 +87,7 @@ def read(prompt: Prompt) -> Reading:
         num_rule_constraints = min(_MAX_RULES, _count_groups(rules)[_CONSTRAINTS])
     options = _enumeration(text)
     shape = (
-        words.lengths.size, 0, words.number_lengths.max() if words.number_lengths.size else 0, *options,
+        words.lengths.size, 0, max(words.number_lengths.tolist(), default=0), *options,
         len(prompt.text), 0 if options[0] else len(prompt.text), max(len(prompt.text), prompt.num_chars),
         prompt.num_user_turns, num_rule_constraints, 0,
     )  # fmt: skip

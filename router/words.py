@@ -54,16 +54,16 @@ def read_words(utf8: bytes) -> Words:
     kinds = np.frombuffer(framed.translate(_KINDS), np.uint8)
     edges = (kinds[1:] != kinds[:-1]).nonzero()[0] + 1
     kind_of_run, lengths = kinds[edges[:-1]], edges[1:] - edges[:-1]
-    is_word = kind_of_run == _LETTER
-    starts = edges[:-1][is_word]
-    word_lengths = lengths[is_word]
+    # Places rather than masks: to take is several times faster than to select.
+    word_places = (kind_of_run == _LETTER).nonzero()[0]
+    starts, word_lengths = edges.take(word_places), lengths.take(word_places)
     lower = np.frombuffer(framed.translate(_LOWER), np.uint8)
     prefix = np.add.accumulate(lower * _POWERS[: lower.size], dtype=np.uint32)
     # Inclusive sums: the byte before the word is the last that does not count.
-    full = (prefix[starts + (word_lengths - 1)] - prefix[starts - 1]) * _INVERSES[starts]
+    full = (prefix.take(starts + (word_lengths - 1)) - prefix.take(starts - 1)) * _INVERSES.take(starts)
     pairs = full[:-1] * np.uint32(_PAIR) + full[1:]
     all_hashes = _bucket(np.concatenate((full, pairs)))
-    return Words(word_lengths, lengths[kind_of_run == _DIGIT], all_hashes[: full.size], all_hashes)
+    return Words(word_lengths, lengths.take((kind_of_run == _DIGIT).nonzero()[0]), all_hashes[: full.size], all_hashes)
 
 
 def _bucket(full: NDArray[np.uint32]) -> NDArray[np.uint32]:

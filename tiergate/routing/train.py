@@ -23,7 +23,7 @@ from tiergate.routing.graded import Graded, check_both_classes
 from tiergate.routing.trees import Plan, grow
 
 Floats = NDArray[np.float64]
-LENGTH_SLOPE, OPEN_LENGTH_SLOPE, RULES_SLOPE = 0.03, 0.10, 0.35
+LENGTH_SLOPE, OPEN_LENGTH_SLOPE, RULES_SLOPE = 0.03, 0.10, 0.22
 """Held before any data: the gain from each e-fold of a prompt's length, and the more where there are no options;
 and from rules in the system message that restrict the answer."""
 WORD_SHRINKAGE = 30.0
