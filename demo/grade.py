@@ -11,7 +11,7 @@ from demo.replies import ask_all, running_worker, shown_answer, wire_messages
 
 DEMO = Path(__file__).parent
 TRAINING_ITEMS_PER_HELDOUT = 4
-WEIGHT = 0.8
+WEIGHT = 0.5
 """Of a row beside one of a real benchmark: the corpus has few forms, drawn again and again."""
 
 
