@@ -202,7 +202,7 @@ class Journal:
         """Not synced: a deletion that a power cut undoes is shipped again and deduplicated."""
         self._synchronous("NORMAL")
         with _transaction(self._connection) as run:
-            run.executemany("DELETE FROM closed WHERE seq = ?", ((seq,) for seq in seqs))
+            run.executemany("DELETE FROM closed WHERE seq BETWEEN ? AND ?", _runs(seqs))
 
     def count_refused(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM refused").fetchone()[0])
@@ -235,6 +235,15 @@ class Journal:
         tables = ("under_way", "closed", "refused", "counts")
         query = f"SELECT EXISTS ({' UNION ALL '.join(f'SELECT 1 FROM {table}' for table in tables)})"
         return not self._connection.execute(query).fetchone()[0]
+
+
+def _runs(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of numbers without a gap: one statement deletes thousands of neighbours."""
+    ordered = sorted(seqs)
+    starts = [at for at, seq in enumerate(ordered) if at == 0 or ordered[at - 1] + 1 != seq]
+    ends = [*(start - 1 for start in starts[1:]), len(ordered) - 1]
+    for start, end in zip(starts, ends, strict=False):
+        yield ordered[start], ordered[end]
 
 
 def _array(events: Iterable[bytes]) -> str:

@@ -22,7 +22,7 @@ from gateway.metering.rounds import Rounds, stop_on_signals
 from gateway.metering.status import status_served
 from gateway.settings import ConfigError, GatewaySettings
 
-BATCH = 5000
+BATCH = 10_000
 SCHEMA_VERSION_HEADER = "schema_version"
 KIND_HEADER, COUNTS = "kind", b"gateway_counts"
 """Of a record that is no event, but what a gateway counts beside them."""

@@ -3,14 +3,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.metering.folders import list_folders, take_orphan
-from gateway.metering.journal import Journal
+from gateway.metering.journal import Journal, encode_event
 from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
 from protocol.usage import PriceLine, UsageEvent
 from tests.support.events import OpenEvent, make_event
@@ -221,3 +224,12 @@ async def _until_recovered(outbox: Outbox) -> None:
                 return await outbox.close(make_event("r3"))
             except OutboxFailed:
                 continue
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(1, 60), max_size=60))
+def test_exactly_what_was_shipped_is_deleted(seqs: set[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder, closing(Journal.open(Path(folder))) as journal:
+        journal.write(closed=[encode_event(make_event(f"r{i}")) for i in range(1, 61)])
+        journal.delete_closed(seqs)
+        assert {seq for seq, _ in journal.read_encoded(100)} == set(range(1, 61)) - seqs
