@@ -68,7 +68,7 @@ def score_prompts(prompts: Iterable[str]) -> list[float]:
 
 
 def text_complexity(prompt: str, weights: Weights | None = None) -> Complexity:
-    return complexity_of(Prompt(prompt, has_schema=_has_schema(prompt)), weights)
+    return complexity_of(text_prompt(prompt), weights)
 
 
 def chat_complexity(
@@ -88,9 +88,18 @@ def complexity_of(prompt: Prompt, weights: Weights | None = None) -> Complexity:
     )
 
 
+def unscored(prompt: Prompt) -> Complexity:
+    """Of a request that names its model: only what keeps it from a smaller one."""
+    return Complexity(0.0, needs_large=prompt.has_tools or prompt.has_schema)
+
+
 @functools.cache
 def shipped_weights() -> Weights:
     return read_weights((files("router") / "weights.bin").read_bytes())
+
+
+def text_prompt(text: str) -> Prompt:
+    return Prompt(text, has_schema=_has_schema(text))
 
 
 def chat_prompt(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:

@@ -54,7 +54,7 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
         received_monotonic_s=time.monotonic(),
         authenticate_ms=0.0,
     )
-    measured = await measure(asked, services)
+    measured = await measure(asked, services, scores_all=True)
     try:
         decision = decide(measured.route_request, measured.policy, fleet, services.gates.states)
     except RouteError as error:

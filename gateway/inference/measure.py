@@ -18,7 +18,7 @@ from protocol.checks import output_limit
 from protocol.embeddings import EmbeddingsRequest
 from protocol.messages import content_text
 from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
-from router.complexity import Complexity, chat_complexity, text_complexity
+from router.complexity import Complexity, chat_complexity, chat_prompt, text_complexity, text_prompt, unscored
 from router.errors import RouteError
 from router.fleet import AUTO, Fleet, Pool
 from router.policy import RouteRequest, TierPolicy, possible_pools
@@ -39,6 +39,8 @@ class Measured:
     are billed once each, and num_choices how many answers they get together."""
 
     route_request: RouteRequest
+    is_scored: bool
+    """Its complexity was looked at."""
     prompt_tokens: int
     num_choices: int
     policy: TierPolicy
@@ -58,12 +60,15 @@ class Measured:
         return self.num_choices * self.route_request.max_tokens
 
 
-async def measure(accepted: AcceptedGeneration, services: Services) -> Measured:
-    """Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
+async def measure(accepted: AcceptedGeneration, services: Services, *, scores_all: bool = False) -> Measured:
+    """scores_all: also requests that name their model, whose score decides nothing and would be a third of the way.
+
+    Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
     request, tier, fleet = accepted.request, accepted.tier, services.registry.fleet
     adapter = adapter_of(accepted, fleet)
     policy = tier_policy(tier, services.router_weights)
-    complexity = _complexity(request, services.router_weights)
+    is_scored = scores_all or adapter is not None or request.model == AUTO
+    complexity = _complexity(request, services.router_weights) if is_scored else _structure(request)
     route = RouteRequest(
         request_id=accepted.request_id,
         model=request.model,
@@ -98,6 +103,7 @@ async def measure(accepted: AcceptedGeneration, services: Services) -> Measured:
     num_choices = (request.n or 1) * counted.num_prompts
     return Measured(
         route_request=route,
+        is_scored=is_scored,
         prompt_tokens=counted.total,
         num_choices=num_choices,
         policy=policy,
@@ -170,6 +176,13 @@ def _complexity(request: GenerationRequest, weights: Weights) -> Complexity:
         return chat_complexity(request.messages, request.tools or (), weights=weights)
     scored = [text_complexity(prompt, weights) for prompt in list_prompts(request) if isinstance(prompt, str)]
     return max(scored, key=lambda each: (each.needs_large, each.score), default=Complexity(0.0))
+
+
+def _structure(request: GenerationRequest) -> Complexity:
+    if isinstance(request, ChatCompletionRequest):
+        return unscored(chat_prompt(request.messages, request.tools or ()))
+    found = [unscored(text_prompt(prompt)) for prompt in list_prompts(request) if isinstance(prompt, str)]
+    return next((each for each in found if each.needs_large), Complexity(0.0))
 
 
 @dataclass(frozen=True, slots=True)

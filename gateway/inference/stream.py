@@ -179,7 +179,8 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
     headers["x-tiergate-model"] = decision.model_id
     headers["x-tiergate-pool"] = decision.pool
     headers["x-tiergate-route"] = decision.reason
-    headers["x-tiergate-complexity"] = f"{decision.complexity:.3f}"
+    if record.measured.is_scored:
+        headers["x-tiergate-complexity"] = f"{decision.complexity:.3f}"
     if decision.adapter is not None and record.measured.adapter_name is not None:
         headers["x-tiergate-adapter"] = record.measured.adapter_name
 

@@ -26,7 +26,7 @@ class _Way(msgspec.Struct, frozen=True):
     """What the event's `decision` tells. tried: the replicas, in the order in which they were asked."""
 
     reason: str
-    score: float
+    score: float | None
     threshold: float
     pool: str
     tried: list[str]
@@ -229,7 +229,8 @@ class UsageRecord:
 
     def _describe_decision(self) -> str:
         measured = self.measured
-        score, threshold = measured.route_request.complexity, threshold_of(measured.route_request, measured.policy)
+        score = measured.route_request.complexity if measured.is_scored else None
+        threshold = threshold_of(measured.route_request, measured.policy)
         text = _encode(_Way(self.reason, score, threshold, self.pool, self._tried))
         if len(text) > MAX_DECISION_BYTES:
             text = _encode(_Way(self.reason, score, threshold, self.pool, []))

@@ -47,6 +47,7 @@ async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> 
     return Measured(
         # A bound must not refuse what the member's own tokenizer may take.
         route_request=_route(accepted, variants, prompt_tokens=0 if bundle is None else max(counts)),
+        is_scored=False,
         prompt_tokens=sum(counts),
         num_choices=0,
         policy=policy,
