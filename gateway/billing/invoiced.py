@@ -7,7 +7,7 @@ period make its usage lines; earlier ones that came late, or were priced anew si
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from gateway.billing.periods import month_of
 from gateway.http.errors import Conflict, Unavailable
 from gateway.metering.clickhouse import connect, database_of
 from gateway.metering.statements import micros
@@ -206,8 +205,3 @@ def _connected(url: str) -> Iterator[Client]:
 
 def month_text(month: int) -> str:
     return f"{month // 100:04}-{month % 100:02}"
-
-
-def month_number(moment: datetime, zone: ZoneInfo) -> int:
-    year, _, month = month_of(moment, zone).partition("-")
-    return int(year) * 100 + int(month)

@@ -26,10 +26,6 @@ def month_period(month: str, zone: ZoneInfo) -> Window:
     return Window(_midnight(year, number, zone), _midnight(year + number // 12, number % 12 + 1, zone))
 
 
-def month_of(moment: datetime, zone: ZoneInfo) -> str:
-    return f"{moment.astimezone(zone):%Y-%m}"
-
-
 def _midnight(year: int, month: int, zone: ZoneInfo) -> datetime:
     """Where clocks skip or repeat it, the same instant for the month that ends and the month that begins."""
     return datetime(year, month, 1, tzinfo=zone).astimezone(UTC)

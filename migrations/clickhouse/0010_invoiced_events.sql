@@ -14,8 +14,8 @@ CREATE TABLE IF NOT EXISTS invoiced_events
     adapter_id LowCardinality(String) COMMENT 'empty: none',
     kind LowCardinality(String),
     unit_price_nanousd Int64 COMMENT '0 where it differs by request: minimums and discounts',
-    timestamp DateTime64(6, 'UTC'),
-    request_id String,
+    timestamp DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
+    request_id String CODEC(ZSTD(1)),
     quantity Int64,
     amount_nanousd Int64
 )

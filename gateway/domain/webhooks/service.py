@@ -4,7 +4,7 @@ import hmac
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import CursorResult, Select, func, or_, select, update
@@ -20,7 +20,6 @@ from gateway.http.errors import Conflict, NotFound
 from protocol.ids import new_id
 
 EventName = Literal["budget.80", "budget.100", "ping"]
-EVENT_NAMES: tuple[str, ...] = get_args(EventName)
 MAX_WEBHOOKS = 10
 """Of a tenant."""
 SECRET_PREFIX = "whsec_"

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import pytest
 from pypdf import PdfReader
 
 from gateway.billing.documents.html import as_html
@@ -170,9 +169,9 @@ async def test_an_invoice_on_demand_and_the_month_after_it_share_no_moment(gatew
     await tenant.aclose()
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
+async def test_a_bad_question_is_refused_by_name(gateway: Gateway) -> None:
+    tenant_id, tenant = await make_tenant(gateway)
+    questions: list[tuple[dict[str, Any], int, str | None]] = [
         ({"month": "2026-13"}, 400, "month"),
         ({"month": "May"}, 400, "month"),
         ({"month": "2026-05", "start": "2026-05-01T00:00:00Z"}, 400, "month"),
@@ -180,14 +179,10 @@ async def test_an_invoice_on_demand_and_the_month_after_it_share_no_moment(gatew
         ({}, 400, "start"),
         ({"month": "2199-01"}, 409, None),
         ({"tenant_id": str(UUID(int=1)), "month": "2026-05"}, 404, None),
-    ],
-)
-async def test_a_bad_question_is_refused_by_name(
-    gateway: Gateway, body: dict[str, Any], status: int, param: str | None
-) -> None:
-    tenant_id, tenant = await make_tenant(gateway)
-    reply = await gateway.admin.post("/invoices", json={"tenant_id": tenant_id} | body)
-    assert (reply.status_code, reply.json()["error"]["param"]) == (status, param)
+    ]
+    for body, status, param in questions:
+        reply = await gateway.admin.post("/invoices", json={"tenant_id": tenant_id} | body)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (status, param), body
     wrong = await gateway.admin.put(f"/billing-accounts/{tenant_id}", json={"time_zone": "Mars/Phobos"})
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "time_zone")
     await tenant.aclose()
