@@ -183,7 +183,7 @@ def _check_pool(gateway: Gateway, admin: Admin, pool: str, engine: Engine) -> Ch
     if len(list(_usages(stream))):
         checks.check(f"{pool}: metered as told", metered == told, (metered, told))
     else:
-        # No usage in its streams: prompts by our tokenizer, an event a token, of which the first may have none.
+        # No usage in its streams: prompts by our tokenizer, an event with text a token.
         checks.check(
             f"{pool}: the stream is metered", _is_stream_metered(metered, told, stream, whole), (metered, told)
         )

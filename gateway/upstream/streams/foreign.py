@@ -34,6 +34,14 @@ class ForeignUsage(msgspec.Struct):
 
 class Choice(msgspec.Struct):
     finish_reason: str | None = None
+    delta: Any = None
+
+    @property
+    def has_token(self) -> bool:
+        """Most servers begin a chat with an event that says who speaks, and nothing else."""
+        if not isinstance(self.delta, dict):
+            return True
+        return any(value for name, value in self.delta.items() if name != "role")
 
 
 class _Chunk(msgspec.Struct):
@@ -117,7 +125,7 @@ class ForeignStream:
                 return False
         reasons = [choice.finish_reason for choice in chunk.choices or () if choice.finish_reason]
         self._finish_reasons += reasons
-        if chunk.choices and not reasons:
+        if chunk.choices and not reasons and any(choice.has_token for choice in chunk.choices):
             self.num_tokens += 1
         self.has_content = True
         return True
@@ -141,6 +149,7 @@ def _is_notable(block: bytes) -> bool:
     return (
         b"[DONE]" in block
         or b'"error"' in block
+        or b'"role"' in block
         or (b'"usage"' in block and _USAGE.search(block) is not None)
         or (
             block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')

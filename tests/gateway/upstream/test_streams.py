@@ -109,6 +109,17 @@ def test_an_error_event_is_held_back_and_told(stream: WorkerStream | ForeignStre
     assert stream.error == error
 
 
+def test_an_event_that_only_says_who_speaks_is_no_token() -> None:
+    stream = foreign()
+    deltas = (b'{"role":"assistant"}', b'{"role":"assistant","content":""}', b'{"content":"a"}', b"{}")
+    sent = b"".join(data_event(b'{"choices":[{"index":0,"delta":%s,"finish_reason":null}]}' % each) for each in deltas)
+    assert stream.feed(sent) == sent
+    assert stream.num_tokens == 1
+    with_text = data_event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":"b"}}]}')
+    assert stream.feed(with_text) == with_text
+    assert stream.num_tokens == 2
+
+
 def test_why_a_foreign_servers_choices_ended_is_told_in_one_word() -> None:
     ends = {
         reason: data_event(b'{"choices":[{"delta":{},"finish_reason":"%s"}]}' % reason)
