@@ -44,8 +44,8 @@ GATED_REPLICAS = 50
 PROMPT_CHARS = 2000
 
 
-def held_out_scores(graded: Graded, seed: int) -> dict[str, Floats]:
-    """By rule: the score of each row by a model that never saw its fold; ours is calibrated outside of the fold too."""
+def held_out_scores(graded: Graded, seed: int) -> tuple[dict[str, Floats], Floats]:
+    """By rule, the score of each row by a model that never saw its fold; and our probabilities, calibrated so too."""
     prompts = graded.prompts()
     readings = [read(prompt) for prompt in prompts]
     floors = np.array([floor_of(*each) for each in zip(prompts, readings, strict=True)])
@@ -55,14 +55,16 @@ def held_out_scores(graded: Graded, seed: int) -> dict[str, Floats]:
         inside = folds != fold
         raw[~inside] = _ours(graded.where(inside), readings, inside)
         plain[~inside] = _tfidf(graded, inside)
-    ours = np.zeros(len(folds))
+    # One curve for the ranking, since curves of several folds would mix it; one from other folds for the probabilities.
+    ranking = np.maximum(np.interp(raw, *calibration(raw, graded)), floors)
+    sure = np.zeros(len(folds))
     for fold in range(NUM_FOLDS):
         inside = folds != fold
-        knots, probabilities = calibration(raw[inside], graded.where(inside))
-        ours[~inside] = np.interp(raw[~inside], knots, probabilities)
+        sure[~inside] = np.interp(raw[~inside], *calibration(raw[inside], graded.where(inside)))
     lengths = np.array([float(len(prompt.text)) for prompt in prompts])
     chance = np.random.default_rng(seed).random(len(folds))
-    return {"ours": np.maximum(ours, floors), "length": lengths, "tfidf": plain, "random": chance}
+    rules = {"ours": ranking, "length": lengths, "tfidf": plain, "random": chance}
+    return rules, np.maximum(sure, floors)
 
 
 def _ours(inside_rows: Graded, readings: list[Reading], inside: NDArray[np.bool_]) -> Floats:
@@ -79,7 +81,7 @@ def _tfidf(graded: Graded, inside: NDArray[np.bool_]) -> Floats:
     return np.asarray(model.decision_function(terms.transform(texts[~inside])))
 
 
-def quality(name: str, graded: Graded, runs: list[dict[str, Floats]]) -> dict[str, Any]:
+def quality(name: str, graded: Graded, runs: list[dict[str, Floats]], probabilities: list[Floats]) -> dict[str, Any]:
     """Means over runs; intervals by drawing the rows again, the same rows for every rule."""
     gains, labels = graded.gains, graded.labels
     report: dict[str, Any] = {"prompts": len(gains)}
@@ -94,7 +96,7 @@ def quality(name: str, graded: Graded, runs: list[dict[str, Floats]]) -> dict[st
     report["above_length_95"] = _rounded(
         interval(lambda rows: apgr(ours[rows], gains[rows]) - apgr(length[rows], gains[rows]), len(gains))
     )
-    report["ece"] = round(float(np.mean([calibration_error(run["ours"], labels) for run in runs])), 3)
+    report["ece"] = round(float(np.mean([calibration_error(each, labels) for each in probabilities])), 3)
     print(f"{name}: {report}", file=sys.stderr)
     return report
 
@@ -180,13 +182,13 @@ def main() -> None:
         failed.append("decision")
     if not arguments.only_cost:
         graded = read_graded([arguments.data])
-        runs = [held_out_scores(graded, seed) for seed in range(arguments.seeds)]
+        runs, sure = zip(*[held_out_scores(graded, seed) for seed in range(arguments.seeds)], strict=True)
         groups = np.array([source.partition("/")[0] for source in graded.sources.tolist()])
         report["quality"], curves = {}, {}
         for name in sorted(set(groups.tolist())):
             part = groups == name
             rows, part_runs = graded.where(part), [{rule: run[rule][part] for rule in run} for run in runs]
-            found = report["quality"][name] = quality(name, rows, part_runs)
+            found = report["quality"][name] = quality(name, rows, part_runs, [each[part] for each in sure])
             curves[name] = curve(rows, part_runs[0])
             if found["ours"]["apgr"] < GATES.get(name, 0.5):
                 failed.append(f"{name}: apgr below {GATES.get(name, 0.5)}")

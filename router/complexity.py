@@ -38,11 +38,11 @@ DEFAULT_THRESHOLD = 0.2
 STRUCTURE_SCORE, CODE_SCORE, FOREIGN_SCORE, LONG_SCORE = 0.75, 0.5, 0.35, 0.3
 LONG_TURNS = 8
 
-# Linear: no unbounded repeat that may fail and begin again one character later.
-_CODE_SIGN = re.compile(r"[{};][ \t]*\n|=>|->|::|[=!]=|\w\(\)|#include|</\w|\b(?:def|fn|func|SELECT|const|let) \w")
+_CODE_SIGNS = ("=>", "->", "::", "==", "!=", "()", "#include", "</", ";\n", "{\n", "}\n", "def ", "const ")
 _SCHEMA_MARKS = ('"properties"', '"$ref"', "json schema", "JSON schema", "JSON Schema")
 _FENCE = "```"
 _DECLARATION_MARKS = ("def ", "function ", "const ", "SELECT ", "#include", "public static", "fn ", "import ")
+# Linear: no unbounded repeat that may fail and begin again one character later.
 _DECLARATION = re.compile(
     r"^\s*(?:async )?(?:def|fn|function) \w+\(|\bconst \w+ = |\bSELECT\b.{1,200}\bFROM\b|^\s*#include [<\"]|"
     r"\bpublic static \w+ \w+\(|^\s*import \w+$",
@@ -148,7 +148,7 @@ def _is_code(text: str, reading: Reading) -> bool:
         return True
     if count(COUNT["program_signs"]) + count(COUNT["operators"]) < _FEWEST_SIGNS:
         return False
-    return words + len(_CODE_SIGN.findall(read_text)) >= _ENOUGH_CODE
+    return words + sum([read_text.count(sign) for sign in _CODE_SIGNS]) >= _ENOUGH_CODE
 
 
 def _is_foreign(reading: Reading) -> bool:
