@@ -22,11 +22,11 @@ from protocol.ledger import Ledger, LedgerRow
 
 _log = logging.getLogger(__name__)
 
-EVERY_S = 300.0
+EVERY_S = 300
 LOOK_BACK = timedelta(hours=48)
 SETTLED_AFTER = timedelta(minutes=15)
 """After an hour's end: then its requests are over, and their events through outbox and Kafka."""
-LEDGER_DEADLINE_S = 10.0
+LEDGER_DEADLINE_S = 10
 CUT_TOKENS = 256
 """So many tokens of an answer that was cut, or went on elsewhere, may have been told and never read, or counted at
 another worker."""

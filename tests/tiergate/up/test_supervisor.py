@@ -56,7 +56,7 @@ async def test_everything_stops_in_reverse_order() -> None:
     async with running(supervisor):
         await lines.until("up and running", times=3)
         pids = [service.pid for service in services]
-    assert re.findall(r"(\w+) +\| bye", lines.text) == ["third", "second", "first"]
+    assert re.findall(r"(\w+) +\| bye", lines.text) == ["third", "second", "first"], lines.text
     assert not any(is_alive(pid) for pid in pids if pid)
 
 
