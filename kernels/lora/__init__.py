@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.lora import dense, deterministic, reference
+from kernels.lora import by_rows, dense, deterministic
 from kernels.lora.segments import LoraSegments, plan_lora
 from kernels.lora.stack import LoraStack, stack_adapters
 
@@ -23,4 +23,4 @@ def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> 
     elif stack.packed is not None:
         dense.add_lora(y, x, stack, segments)
     else:
-        reference.add_lora(y, x, stack, segments)
+        by_rows.add_lora(y, x, stack, segments)

@@ -1,0 +1,61 @@
+"""Where adapters lie: pages of 16 rank columns, numbered alike in all projections of all layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kernels.lora.plan import PAGE_RANKS
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPages:
+    """One projection's part of all pages; `slices` are what is fused in it, in order: (q, k, v), (gate, up), or one.
+
+    An adapter of rank r has ceil(r / 16) pages, the same ones everywhere, anywhere. Rank column i of page p is, for
+    slice s, the row a[p, s, i] and the part of the row b[p, i] that belongs to the slice's outputs; the scaling is
+    multiplied into b. Only i < ranks[p, s] count: what is beyond was never written, may be NaN and must not be read, or
+    be masked at once. ranks is 0 where the adapter leaves a slice alone.
+
+    a [pages, slices, 16, in]; b [pages, 16, out]; ranks [pages, slices] int32; all contiguous, on one device.
+    offsets [slices + 1]: slice s has the outputs offsets[s] .. offsets[s + 1] - 1.
+    """
+
+    a: Tensor = field(repr=False)
+    b: Tensor = field(repr=False)
+    ranks: Tensor = field(repr=False)
+    offsets: tuple[int, ...]
+
+    @property
+    def num_slices(self) -> int:
+        return len(self.offsets) - 1
+
+    def write(self, page: int, part: int, a: Tensor, b: Tensor) -> None:
+        """Put up to 16 rank columns of a slice into a page that no running step reads. a [ranks, in], b [ranks, out of
+        the slice]. Raises ValueError on a mismatch."""
+        begin, end = self.offsets[part], self.offsets[part + 1]
+        if len(a) > PAGE_RANKS or a.shape != (len(b), self.a.shape[3]) or b.shape[1] != end - begin:
+            raise ValueError(f"LoraPages: a {tuple(a.shape)}, b {tuple(b.shape)} do not fit slice {part} of {self}")
+        self.a[page, part, : len(a)] = a
+        self.b[page, : len(b), begin:end] = b
+        self.ranks[page, part] = len(a)
+
+    def clear(self, page: int) -> None:
+        """Nothing of the page counts any more."""
+        self.ranks[page] = 0
+
+
+def empty_pages(
+    num_pages: int, *, in_size: int, slice_sizes: Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
+) -> LoraPages:
+    """Room for so many pages; on a CPU the system gives memory only to what is written."""
+    offsets = [0]
+    for size in slice_sizes:
+        offsets.append(offsets[-1] + size)
+    return LoraPages(
+        a=torch.empty(num_pages, len(slice_sizes), PAGE_RANKS, in_size, dtype=dtype, device=device),
+        b=torch.empty(num_pages, PAGE_RANKS, offsets[-1], dtype=dtype, device=device),
+        ranks=torch.zeros(num_pages, len(slice_sizes), dtype=torch.int32, device=device),
+        offsets=tuple(offsets),
+    )
