@@ -1,6 +1,7 @@
 """An OpenAI-compatible server that is not ours: as many tokens as `max_tokens` says, told in `usage`."""
 
 import json
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -22,11 +23,13 @@ async def answer(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     head["object"] = "chat.completion.chunk"
-    for _ in range(num_completion):
-        choice = {"index": 0, "delta": {"role": "assistant", "content": "word "}, "finish_reason": None}
-        await response.write(_event({**head, "choices": [choice]}))
-    await response.write(_event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
-    await response.write(_event({**head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n")
+    # The gateway that asked may be killed meanwhile.
+    with suppress(ConnectionError):
+        for _ in range(num_completion):
+            choice = {"index": 0, "delta": {"role": "assistant", "content": "word "}, "finish_reason": None}
+            await response.write(_event({**head, "choices": [choice]}))
+        await response.write(_event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
+        await response.write(_event({**head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n")
     return response
 
 

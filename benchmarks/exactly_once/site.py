@@ -108,6 +108,7 @@ class Site:
     proxy: FreezingProxy
     clickhouse_url: str
     """Past the proxy."""
+    database_url: str
     kafka_server: str
     data_dirs: tuple[Path, ...]
 
@@ -187,7 +188,8 @@ async def open_site(folder: Path) -> AsyncIterator[Site]:
             if name not in ("gateway-0", "broker"):
                 await service.start()
         await _until_ready(origins[1])
-        yield Site(folder, tuple(origins), keys, services, proxy, clickhouse.url, broker.server, tuple(data_dirs))
+        urls = clickhouse.url, common["TIERGATE_DATABASE_URL"], broker.server
+        yield Site(folder, tuple(origins), keys, services, proxy, *urls, tuple(data_dirs))
 
 
 async def _tenants(origin: str) -> dict[str, str]:
