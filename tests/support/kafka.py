@@ -42,6 +42,8 @@ num.io.threads=2
 broker.session.timeout.ms=1500
 broker.heartbeat.interval.ms=300
 log.retention.check.interval.ms=600000
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
 """
 _SASL = """
 sasl.enabled.mechanisms=PLAIN

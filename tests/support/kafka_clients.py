@@ -6,11 +6,21 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
 from kafka.structs import TopicPartition
 
 from gateway.metering.kafka.producer import COUNTS, KIND_HEADER
 from gateway.settings import GatewaySettings
 from tests.support.kafka import KafkaBroker
+from tests.support.platform import wait_until
 
 _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 """Kafka's record batch, version 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
@@ -84,6 +94,24 @@ def admin_of(broker: KafkaBroker) -> Iterator[KafkaAdminClient]:
         yield admin
     finally:
         admin.close()
+
+
+@contextmanager
+def writing_refused(broker: KafkaBroker, topic: str) -> Iterator[None]:
+    """The broker's access rules let nobody write there meanwhile."""
+    rules = [(ACLOperation.ALL, ACLPermissionType.ALLOW), (ACLOperation.WRITE, ACLPermissionType.DENY)]
+    everybody, resource = ("User:*", "*"), ResourcePattern(ResourceType.TOPIC, topic)
+    everything = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, ResourcePatternFilter(*_of(resource)))
+    with admin_of(broker) as admin:
+        admin.create_acls([ACL(*everybody, *rule, resource) for rule in rules])
+        wait_until(lambda: len(admin.describe_acls(everything)[0]) == len(rules), deadline_s=30)
+        yield
+        admin.delete_acls([everything])
+        wait_until(lambda: not admin.describe_acls(everything)[0], deadline_s=30)
+
+
+def _of(resource: ResourcePattern) -> tuple[Any, Any, Any]:
+    return resource.resource_type, resource.resource_name, resource.pattern_type
 
 
 def _batches(segment: bytes) -> Iterator[StoredBatch]:

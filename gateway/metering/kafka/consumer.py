@@ -11,7 +11,6 @@ from typing import Any
 
 from gateway.kafka_settings import KafkaSettings
 from gateway.metering.consumer_metrics import ConsumerMetrics
-from gateway.metering.drain import TargetUnavailable
 from gateway.metering.intake import Intake
 from gateway.metering.kafka.connection import KafkaUnavailable, connect_admin
 from gateway.metering.kafka.dead_letters import dead_letter
@@ -61,12 +60,14 @@ class TopicConsumer:
         self._publisher = Publisher(settings, stop)
         self._held: RecordBatch | None = None
         self._has_topics = False
+        self._was_prepared = False
+        """The settings were right once."""
 
     @property
     def reader(self) -> GroupReader:
         return self._reader
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Make or check the topics. Raises KafkaUnavailable or ConfigError."""
         if not self._has_topics:
             admin = connect_admin(self._settings)
@@ -74,17 +75,23 @@ class TopicConsumer:
                 ensure_topics(admin, self._settings)
             finally:
                 admin.close()
-            self._has_topics = True
+            self._has_topics = self._was_prepared = True
 
     def consume(self) -> int:
-        """A batch, from reading to commit; its size. Raises TargetUnavailable, and then the batch waits."""
+        """A batch, from reading to commit; its size.
+
+        Raises TargetUnavailable, and then the batch waits; ConfigError where the first that Kafka says is that our
+        settings are wrong.
+        """
         try:
-            self.prepare()
+            self._prepare()
             self._store.prepare()
             return self._consume()
         except Superseded:
             self._held = None
         except ConfigError as error:
+            if not self._was_prepared:
+                raise
             # It was right once: a change of the cluster may be undone.
             self._restart()
             raise KafkaUnavailable(str(error)) from error
@@ -144,8 +151,5 @@ def run(settings: GatewaySettings, clickhouse_url: str) -> int:
             )
         )
         stack.enter_context(keeping_rollups(settings, stop))
-        # Kafka may be away at the start, but what it says must be right.
-        with suppress(TargetUnavailable):
-            consumer.prepare()
         rounds.run(consumer.consume, stop, poll_s=0.0)
     return 0

@@ -6,7 +6,7 @@ is deleted from its outbox only after all replicas in sync have it; a crash anyw
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -57,10 +57,12 @@ class OutboxProducer:
         self._batch = batch
         self._on_published = on_published
         self._has_topics = False
+        self.was_prepared = False
+        """The settings were right once."""
 
     def ship(self) -> int:
         """Everything that is closed by now; the number of events. Raises KafkaUnavailable or ConfigError."""
-        self.prepare()
+        self._prepare()
         try:
             return self._drain.run_once()
         except BaseException:
@@ -68,7 +70,7 @@ class OutboxProducer:
             self._has_topics = False
             raise
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Make or check the topics. Raises KafkaUnavailable or ConfigError."""
         if not self._has_topics:
             admin = connect_admin(self._settings)
@@ -76,7 +78,7 @@ class OutboxProducer:
                 ensure_topics(admin, self._settings)
             finally:
                 admin.close()
-            self._has_topics = True
+            self._has_topics = self.was_prepared = True
 
     def close(self) -> None:
         self._publisher.close()
@@ -140,16 +142,16 @@ def run(settings: GatewaySettings) -> int:
             key=settings.metrics_key,
         ),
     ):
-        # Kafka may be away at the start, but what it says must be right.
-        with suppress(KafkaUnavailable):
-            producer.prepare()
-        rounds.run(lambda: _round(producer), stop)
+        rounds.run(lambda: ship_round(producer), stop)
     return 0
 
 
-def _round(producer: OutboxProducer) -> None:
+def ship_round(producer: OutboxProducer) -> None:
+    """Kafka may be away at the start, but what it says first must be right. Raises KafkaUnavailable or ConfigError."""
     try:
         producer.ship()
     except ConfigError as error:
+        if not producer.was_prepared:
+            raise
         # It was right once: a change of the cluster may be undone, and the events wait.
         raise KafkaUnavailable(str(error)) from error
