@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from protocol.artifacts import ARTIFACT_PREFIX
+
 WORKERS_KEY = "tiergate:workers"
 """A Redis hash: worker id -> sealed registration."""
 HEARTBEAT_S = 0.5
@@ -16,6 +18,14 @@ STALE_AFTER_S = 5.0
 LOAD_HEADER = "x-tiergate-load"
 """Beside every answer of our workers: what changes quickly of their report."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class AdapterBase(msgspec.Struct, kw_only=True, frozen=True):
+    """What an adapter has to fit. shapes: projection -> (out, in)."""
+
+    num_layers: _Count
+    shapes: dict[str, tuple[_Count, _Count]]
+    max_rank: _Count
 
 
 class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
@@ -42,6 +52,15 @@ class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
     discarded_tokens_total: _Count
     resident_adapters: tuple[str, ...] | None = None
     """Those of `adapters` that a request need not wait for; None: all."""
+    adapter_base: AdapterBase | None = None
+    fetches_adapters: bool = False
+    """It serves any adapter of the platform's store, whether `adapters` names it or not."""
+
+    def serves(self, adapter: str) -> bool:
+        return adapter in self.adapters or (self.fetches_adapters and adapter.startswith(ARTIFACT_PREFIX))
+
+    def has_resident(self, adapter: str) -> bool:
+        return adapter in (self.adapters if self.resident_adapters is None else self.resident_adapters)
 
 
 class Registration(msgspec.Struct, kw_only=True, frozen=True):

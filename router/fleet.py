@@ -83,7 +83,7 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:
-    """Members that are up and, where an adapter is asked for, hold it; `adapter` is its name at the members.
+    """Members that are up and, where an adapter is asked for, serve it; `adapter` is its name at the members.
 
     A server that does not report its load does not report its adapters either: it is trusted.
     """
@@ -93,9 +93,6 @@ def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, .
             member
             for member in pool.members
             if member.is_healthy
-            and (
-                (load := member.load) is None
-                or (not load.is_draining and (adapter is None or adapter in load.adapters))
-            )
+            and ((load := member.load) is None or (not load.is_draining and (adapter is None or load.serves(adapter))))
         ]
     )

@@ -6,6 +6,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
+from protocol.artifacts import ARTIFACT_PREFIX
 from router.ring import homes
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ class Replica:
 
     def serves(self, adapter: str) -> bool:
         load = self.member.load
-        return load is None or adapter in load.adapters
+        return load is None or load.serves(adapter)
 
     def has_resident(self, adapter: str) -> bool:
         load = self.member.load
-        return load is None or load.resident_adapters is None or adapter in load.resident_adapters
+        return load is None or load.has_resident(adapter)
 
     @property
     def num_waiting(self) -> int:
@@ -140,8 +141,13 @@ class Replicas:
         found = self._holders.get(adapter)
         if found is None:
             holds = {adapters: adapter in adapters for adapters in self._distinct_adapters}
+            is_artifact = adapter.startswith(ARTIFACT_PREFIX)
             found = self._holders[adapter] = [
-                replica for replica in self.usable if replica.member.load is None or holds[replica.member.load.adapters]
+                replica
+                for replica in self.usable
+                if (load := replica.member.load) is None
+                or holds[load.adapters]
+                or (is_artifact and load.fetches_adapters)
             ]
         return found
 

@@ -3,8 +3,9 @@ from collections import Counter
 import msgspec
 import pytest
 
+from protocol.artifacts import artifact_name
 from router.balance import FEW, GROUP, Affinity, order
-from router.fleet import Member
+from router.fleet import Member, usable_members
 from router.replicas import Replicas
 from router.ring import hash_key
 from tests.support.fleets import load, member, pool
@@ -94,6 +95,17 @@ def test_a_resident_adapter_is_worth_a_queue_but_not_any_queue() -> None:
     assert first(cold, member("warm", load(waiting=4, adapters=("x",), resident=("x",))), adapter="x") == "warm"
     assert first(cold, member("warm", load(waiting=9, adapters=("x",), resident=("x",))), adapter="x") == "cold"
     assert first(cold, member("all", load(waiting=4, adapters=("x",))), adapter="x") == "all"
+
+
+def test_an_adapter_of_the_store_is_served_wherever_it_can_be_fetched_and_best_where_it_is_loaded() -> None:
+    name = artifact_name("0" * 64)
+    without, fetching = member("without"), member("fetching", load(fetches=True))
+    assert usable_members(pool("p", without, fetching), adapter=name) == (fetching,)
+    assert not usable_members(pool("p", without, fetching), adapter="pirate")
+    looked_at = order(pool("p", without, fetching), request_id="r", adapter=name)
+    assert [(each.member, each.is_resident) for each in looked_at] == [(fetching, False)]
+    warm = member("warm", load(waiting=4, adapters=(name,), fetches=True))
+    assert first(fetching, warm, adapter=name) == "warm"
 
 
 def test_a_few_of_many_replicas_are_looked_at_and_the_resident_ones_are_among_them() -> None:

@@ -15,6 +15,7 @@ def load(
     is_draining: bool = False,
     adapters: tuple[str, ...] = (),
     resident: tuple[str, ...] | None = None,
+    fetches: bool = False,
 ) -> LoadReport:
     return LoadReport(
         worker_id="reported",
@@ -35,6 +36,7 @@ def load(
         completion_tokens_total=0,
         discarded_tokens_total=0,
         resident_adapters=resident,
+        fetches_adapters=fetches,
     )
 
 

@@ -58,6 +58,7 @@ class Engine:
         self.max_model_len = parts.max_model_len
         self.vocab_size, self.hidden_size = parts.config.vocab_size, parts.config.hidden_size
         self.model_version = parts.model_version
+        self.adapter_base = parts.adapter_base
 
     @classmethod
     def load(cls, settings: EngineSettings) -> "Engine":

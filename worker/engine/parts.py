@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 
 from kernels.native import set_num_threads
+from protocol.artifacts import MAX_RANK
+from protocol.load import AdapterBase
 from worker.engine.blocks import BlockPool, blocks_needed
 from worker.engine.runner import Runner, block_bytes
 from worker.engine.sampler import Sampler
@@ -14,7 +16,7 @@ from worker.engine.settings import EngineSettings
 from worker.lora.adapter import read_adapter
 from worker.lora.store import LoraStore
 from worker.model.config import CheckpointError, ModelConfig, read_config
-from worker.model.llama import load_llama
+from worker.model.llama import load_llama, projection_shapes
 from worker.model.weights import content_version, target_dtype
 
 _MIN_THREADED_WEIGHTS = 30_000_000
@@ -33,6 +35,10 @@ class EngineParts:
     runner: Runner
     sampler: Sampler
     lora: LoraStore
+
+    @property
+    def adapter_base(self) -> AdapterBase:
+        return AdapterBase(num_layers=self.config.num_layers, shapes=projection_shapes(self.config), max_rank=MAX_RANK)
 
 
 def load_parts(settings: EngineSettings) -> EngineParts:

@@ -99,4 +99,5 @@ class Replica:
             prompt_tokens_total=load.prompt_tokens_total,
             completion_tokens_total=load.completion_tokens_total,
             discarded_tokens_total=load.discarded_tokens_total,
+            adapter_base=self.engine.adapter_base,
         )

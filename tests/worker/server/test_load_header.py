@@ -1,6 +1,7 @@
 """Every answer tells the load, and `/ready` proves itself anew."""
 
 import httpx
+import msgspec
 import pytest
 
 from protocol.load import LOAD_HEADER, LoadReport, with_header
@@ -48,3 +49,9 @@ async def test_what_is_made_for_others_is_proof_enough(worker: RunningWorker) ->
     before = worker.replica.engine.report().completion_tokens_total
     await readiness.prove(worker.replica)
     assert worker.replica.engine.report().completion_tokens_total == before
+
+
+def test_the_report_tells_what_an_adapter_has_to_fit(worker: RunningWorker) -> None:
+    base = msgspec.json.decode(msgspec.json.encode(worker.load()), type=LoadReport).adapter_base
+    assert base is not None and base.num_layers == 2
+    assert (base.shapes["q_proj"], base.shapes["k_proj"], base.shapes["down_proj"]) == ((64, 64), (32, 64), (64, 128))

@@ -1,0 +1,65 @@
+"""The object store behind a URL: a local folder or S3, the same for gateways and workers."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+CONNECT_S = 3.0
+REQUEST_S = 60.0
+"""Of a part of a few megabytes."""
+RETRIES = 2
+RETRY_WITHIN_S = 10.0
+
+
+class BadStoreUrl(ValueError):
+    """One line for an operator."""
+
+
+def open_object_store(url: str) -> "ObjectStore":
+    """`s3://BUCKET/PREFIX` (keys, region and endpoint as `AWS_*` variables tell), `file:///FOLDER` or a folder's path.
+
+    A folder is made. Nothing else is asked yet. Raises BadStoreUrl.
+    """
+    # Imported here: only what uses a store waits for the library.
+    from obstore.exceptions import BaseError
+    from obstore.store import LocalStore, from_url
+
+    try:
+        folder = local_folder(url)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return LocalStore(folder)
+        if urlsplit(url).scheme != "s3" or not urlsplit(url).netloc:
+            raise BadStoreUrl(f"{url!r} is neither s3://BUCKET/PREFIX nor file:///FOLDER")
+        return from_url(
+            url,
+            client_options={
+                "allow_http": True,
+                "connect_timeout": timedelta(seconds=CONNECT_S),
+                "timeout": timedelta(seconds=REQUEST_S),
+            },
+            retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_WITHIN_S)},
+        )
+    except (BaseError, OSError) as error:
+        raise BadStoreUrl(f"{url!r} cannot be used: {first_line(error)}") from error
+
+
+def local_folder(url: str) -> Path | None:
+    """Of a store on this machine."""
+    if "://" not in url:
+        return Path(url).absolute()
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        return None
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise BadStoreUrl(f"{url!r}: write file:///FOLDER")
+    return Path(unquote(parts.path))
+
+
+def first_line(error: BaseException) -> str:
+    """The library adds what is for its own developers."""
+    return (str(error) or type(error).__name__).split("\n", 1)[0]
