@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from protocol.messages import ToolCall
 from protocol.responses import FinishReason
 from text.detokenizer import IncrementalDetokenizer
@@ -70,10 +72,29 @@ class Choice:
         """prompt_logprobs: of the prompt that this choice answers, and then of the given ids, if wanted and known."""
         is_first, self.last = self.last is None, output
         pieces = self._replay(output, prompt_logprobs) if is_first else []
-        if self.finish_reason is None:
-            return [*pieces, self._take(output, prompt_logprobs, is_first=is_first and not pieces)]
-        self._tokens.discard(len(output.token_ids))
+        for one in self._apart(output):
+            if self.finish_reason is None:
+                pieces.append(self._take(one, prompt_logprobs, is_first=is_first and not pieces))
+            else:
+                self._tokens.discard(len(one.token_ids))
         return pieces
+
+    def _apart(self, output: TokenOutput) -> list[TokenOutput]:
+        """Outputs that were merged, token by token where it matters: beside text that may become a call, tokens wait
+        for the next part, so that which of them the client has would depend on the merging. Who goes on from the ids
+        alone has to know."""
+        if self._tools is None or not self._wants_logprobs or len(output.token_ids) < 2:
+            return [output]
+        last = len(output.token_ids) - 1
+        return [
+            msgspec.structs.replace(
+                output,
+                token_ids=[token_id],
+                finish_reason=output.finish_reason if i == last else None,
+                logprobs=output.logprobs[i : i + 1],
+            )
+            for i, token_id in enumerate(output.token_ids)
+        ]
 
     def _replay(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> list[Piece]:
         """The given ids one by one, as most of them were told, up to where the answer ended if they ended it."""
