@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -46,9 +47,10 @@ class FreezingProxy:
 
 
 @asynccontextmanager
-async def freezing_proxy(target_port: int) -> AsyncIterator[FreezingProxy]:
+async def freezing_proxy(target_port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[FreezingProxy]:
+    """tls: what it demands of its clients; the server behind it is spoken to in the clear."""
     proxy = FreezingProxy(target_port)
-    async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=tls) as server:
         proxy.port = server.sockets[0].getsockname()[1]
         try:
             yield proxy
