@@ -2,7 +2,7 @@
 
 A small model's step is a hundred operations of some ten microseconds each; Python's part of them, and the turns that
 its lock takes between threads, would cost as much again. The arithmetic is that of the single operations, bit for bit:
-`rms_norm`, `linear`, `rope`, `store_kv`, `paged_attention`, `silu_mul`.
+`rms_norm`, `linear`, `add_lora`, `rope`, `store_kv`, `paged_attention`, `silu_mul`.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.decoder_layers import native
 from kernels.linear import PackedWeight
+from kernels.lora import LoraPages, LoraPlan
 from kernels.paged_attention import AttentionPlan
 
 __all__ = ["DecoderLayers", "LayerWeights", "Projection", "can_run"]
@@ -20,8 +21,11 @@ __all__ = ["DecoderLayers", "LayerWeights", "Projection", "can_run"]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
+    """pages: of the adapters; None where there are none."""
+
     weight: PackedWeight
     bias: Tensor | None
+    pages: LoraPages | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +69,16 @@ class DecoderLayers:
         plan: AttentionPlan,
         *,
         rows: Tensor | None = None,
+        lora: LoraPlan | None = None,
+        rows_lora: LoraPlan | None = None,
     ) -> Tensor:
         """x [tokens, hidden] -> the states of `rows`, or of all, after the last layer. x is overwritten, and the keys
         and values of all go into their slots.
 
         rows: int64, ascending; the others are spared what follows the last attention. caches: a layer each, as in
         `kernels.kv_store`; cos, sin as in `kernels.rope`; plan: its block tables count, its window does not, for layers
-        have their own. Raises ValueError on a mismatch.
+        have their own. lora: the adapters of all tokens; rows_lora: those of `rows`, where these are not all, by their
+        places in it. Raises ValueError on a mismatch.
         """
         num_tokens, num_kv_heads, head_dim = len(x), self._stack.num_kv_heads, self._stack.head_dim
         fits = (
@@ -83,6 +90,8 @@ class DecoderLayers:
             and slots.shape == (num_tokens,)
             and plan.num_tokens == num_tokens
             and (rows is None or _are_rows(rows, num_tokens))
+            and (lora is None or lora.num_tokens == num_tokens)
+            and (rows_lora is None or (rows is not None and rows_lora.num_tokens == len(rows)))
             and len(caches) == self._stack.num_layers
             and all(cache.shape[2:] == (2 * num_kv_heads, head_dim) and cache.dtype == x.dtype for cache in caches)
         )
@@ -90,7 +99,7 @@ class DecoderLayers:
             raise ValueError(
                 f"decoder_layers: x {tuple(x.shape)} {x.dtype} does not fit the tables, slots, rows or caches"
             )
-        self._stack.run(x, caches, cos, sin, slots, plan, rows)
+        self._stack.run(x, caches, cos, sin, slots, plan, rows, lora, rows_lora)
         return x if rows is None else x[: len(rows)]
 
 

@@ -7,6 +7,7 @@
 
 #include "../kv_store/native.h"
 #include "../linear/native.h"
+#include "../lora/native.h"
 #include "../paged_attention/native.h"
 #include "../rms_norm/native.h"
 #include "../rope/native.h"
@@ -16,6 +17,7 @@
 struct Matrix {
     const uint32_t* packed;
     const void* bias;
+    LoraMatrix lora;
 };
 
 struct Layer {
@@ -39,6 +41,7 @@ struct Step {
     AttentionBatch batch;  // whose window is the layers' own instead
     const int64_t* rows;   // ascending: those whose last state is wanted; not read where it is all
     int64_t num_rows;
+    LoraWork lora, rows_lora;  // of all tokens; of `rows`, by their places in it
 };
 
 // x += y, [count] elements.
@@ -61,6 +64,7 @@ public:
           num_threads_(num_threads),
           num_slices_(shape.attention.num_heads + 2 * shape.attention.num_kv_heads),
           num_rows_(step.num_tokens),
+          lora_(&step.lora),
           x_(static_cast<Element*>(step.x)),
           normed_(rows_of(shape.hidden_size)),
           heads_(rows_of(num_slices_ * shape.attention.head_dim)),
@@ -101,6 +105,7 @@ private:
 
     void keep_wanted() {
         num_rows_ = step_.num_rows;
+        lora_ = &step_.rows_lora;
         for (int64_t i = 0; i < num_rows_; ++i) {
             move_row(x_, shape_.hidden_size, step_.rows[i], i);
             move_row(mixed_.get(), shape_.attention.num_heads * shape_.attention.head_dim, step_.rows[i], i);
@@ -119,6 +124,7 @@ private:
     void project(const Element* x, const Matrix& matrix, Element* y, int64_t out_size, int64_t in_size) {
         linear<Type>(x, matrix.packed, static_cast<const Element*>(matrix.bias), y, num_rows_, out_size, in_size,
                      num_threads_);
+        add_lora<Type>(*lora_, matrix.lora, x, y, in_size, out_size, num_threads_);
     }
 
     // Queries, keys and values into heads_; of these, keys and values into their slots.
@@ -155,6 +161,7 @@ private:
     const DecoderShape& shape_;
     const Step& step_;
     int64_t num_threads_, num_slices_, num_rows_;
+    const LoraWork* lora_;
     Element* x_;
     // Without a first value, which would be a pass over memory for nothing.
     std::unique_ptr<Element[]> normed_, heads_, mixed_, gate_up_, wide_;

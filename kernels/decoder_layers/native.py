@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from kernels.lora import native as lora
+from kernels.lora.plan import LoraPlan
 from kernels.native import address, kind, library, num_threads
 from kernels.paged_attention import native as attention
 from kernels.paged_attention.plan import NO_WINDOW, AttentionPlan
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Matrix(ctypes.Structure):
-    _fields_ = (("packed", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+    _fields_ = (("packed", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("lora", lora.Matrix))
 
 
 class _Layer(ctypes.Structure):
@@ -47,6 +49,8 @@ class _Step(ctypes.Structure):
         ("batch", attention.Batch),
         ("rows", ctypes.c_void_p),
         ("num_rows", ctypes.c_int64),
+        ("lora", lora.Work),
+        ("rows_lora", lora.Work),
     )
 
 
@@ -76,6 +80,8 @@ class Stack:
         slots: Tensor,
         plan: AttentionPlan,
         rows: Tensor | None,
+        lora_plan: LoraPlan | None,
+        rows_lora: LoraPlan | None,
     ) -> None:
         native = library()
         assert native is not None
@@ -91,6 +97,8 @@ class Stack:
             batch=attention.batch_of(plan),
             rows=address(rows),
             num_rows=len(x) if rows is None else len(rows),
+            lora=lora.work_of(lora_plan),
+            rows_lora=lora.work_of(rows_lora),
         )
         native.run_layers(
             kind(x.dtype),
@@ -116,4 +124,5 @@ def _layer(weights: "LayerWeights") -> _Layer:
 
 
 def _matrix(projection: "Projection") -> _Matrix:
-    return _Matrix(address(projection.weight.tensor), address(projection.bias))
+    pages = lora.matrix_of(projection.pages)
+    return _Matrix(address(projection.weight.tensor), address(projection.bias), pages)

@@ -10,7 +10,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def linear_by_tiles(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear_by_tiles(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """In products of one shape: torch sums a row in one order among 16, and in another alone."""
     padded = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % _TILE))
     return torch.cat([linear(tile, weight, bias) for tile in padded.split(_TILE)])[: len(x)]

@@ -1,26 +1,35 @@
-"""Low-rank adapters of a mixed batch: each token gets the delta of its own adapter, or none."""
+"""Low-rank adapters of a mixed batch: each token gets the delta of its own adapter, or none.
+
+`plan_lora` says which tokens meet which pages, once a step; `LoraPages` holds a projection's part of all pages.
+"""
 
 from torch import Tensor
 
-from kernels.lora import by_rows, dense, deterministic
-from kernels.lora.segments import LoraSegments, plan_lora
-from kernels.lora.stack import LoraStack, stack_adapters
+from kernels.lora import native, reference
+from kernels.lora.pages import LoraPages, empty_pages
+from kernels.lora.plan import MAX_RUN, PAGE_RANKS, LoraPlan, plan_lora
 
-__all__ = ["LoraSegments", "LoraStack", "add_lora", "plan_lora", "stack_adapters"]
+__all__ = ["MAX_RUN", "PAGE_RANKS", "LoraPages", "LoraPlan", "add_lora", "empty_pages", "plan_lora"]
 
 
-def add_lora(y: Tensor, x: Tensor, stack: LoraStack, segments: LoraSegments) -> None:
-    """y += (x a^T) b of each token's adapter, in place; tokens without one are untouched.
+def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan) -> None:
+    """y += (x a^T) b of each token's adapter, in place; tokens without one stay as they are.
 
-    y [tokens, out]; x [tokens, in] contiguous; stack from `stack_adapters`; segments from `plan_lora`, made once a step
-    for as many slots as the stack has. Raises ValueError on a mismatch.
+    y [tokens, out], x [tokens, in], contiguous, of the pages' dtype; what the products make of a token depends on its x
+    and its adapter alone, to the last bit. Raises ValueError on a mismatch; the numbers in the plan are not checked.
     """
-    num_slots, _, in_size = stack.a.shape
-    if in_size != x.shape[1] or stack.b.shape[2] != y.shape[1] or segments.others.shape[1] != num_slots:
-        raise ValueError(f"add_lora: a {tuple(stack.a.shape)}, b {tuple(stack.b.shape)} do not fit {tuple(x.shape)}")
-    if stack.per_slot:
-        deterministic.add_lora(y, x, stack, segments)
-    elif stack.packed is not None:
-        dense.add_lora(y, x, stack, segments)
+    in_size, out_size = pages.a.shape[3], pages.b.shape[2]
+    if (
+        x.shape != (plan.num_tokens, in_size)
+        or y.shape != (plan.num_tokens, out_size)
+        or not x.dtype == y.dtype == pages.a.dtype
+        or not (x.is_contiguous() and y.is_contiguous())
+    ):
+        raise ValueError(
+            f"add_lora: x {tuple(x.shape)} {x.dtype}, y {tuple(y.shape)} {y.dtype} do not fit {pages.a.dtype} pages of "
+            f"{in_size} -> {out_size} and a plan of {plan.num_tokens} tokens"
+        )
+    if native.can_add(pages):
+        native.add_lora(y, x, pages, plan)
     else:
-        by_rows.add_lora(y, x, stack, segments)
+        reference.add_lora(y, x, pages, plan)

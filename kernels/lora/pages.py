@@ -34,7 +34,7 @@ class LoraPages:
     def write(self, page: int, part: int, a: Tensor, b: Tensor) -> None:
         """Put up to 16 rank columns of a slice into a page that no running step reads. a [ranks, in], b [ranks, out of
         the slice]. Raises ValueError on a mismatch."""
-        begin, end = self.offsets[part], self.offsets[part + 1]
+        begin, end = self.offsets[part : part + 2]
         if len(a) > PAGE_RANKS or a.shape != (len(b), self.a.shape[3]) or b.shape[1] != end - begin:
             raise ValueError(f"LoraPages: a {tuple(a.shape)}, b {tuple(b.shape)} do not fit slice {part} of {self}")
         self.a[page, part, : len(a)] = a

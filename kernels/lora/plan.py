@@ -11,6 +11,10 @@ PAGE_RANKS = 16
 """Rank columns of a page, see `kernels.lora.pages`."""
 
 
+MAX_RUN = 48
+"""The most tokens of an item that the CPU's kernels like: several items of a long prompt for each thread."""
+
+
 class Shrink(NamedTuple):
     """A shrink item's columns: tokens rows[first : first + num_rows] times one page, into columns of the shrunk rows
     that begin at place * PAGE_RANKS. place: which of its adapter's pages it is."""

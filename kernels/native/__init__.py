@@ -29,6 +29,7 @@ _SIGNATURES = {
     "rope": "ipippiiii",
     "silu_mul": "ippiii",
     "sample": "piippi",
+    "add_lora": "ippppiii",
     "run_layers": "ipppi",
 }
 _num_threads: int | None = None

@@ -22,6 +22,7 @@ constexpr int64_t kPanel = 32;
 // 16 KiB, half of the nearest cache.
 constexpr int64_t kUnitsPerSlice = 128;
 constexpr int64_t kRowsPerBlock = 96;
+constexpr int64_t kRanksAtOnce = 4, kShrinkRows = 1, kExpandRows = 12;
 
 inline Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 inline Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
@@ -93,12 +94,24 @@ struct Sixteen {
     Sixteen(const T* from, int64_t count) { std::copy_n(from, std::clamp<int64_t>(count, 0, 16), values); }
 };
 
+inline Units load_units(const void* from, int64_t count) {
+    const auto* units = static_cast<const uint32_t*>(from);
+    auto eight = [](const uint32_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); };
+    if (count >= 16) return {eight(units), eight(units + 8)};
+    const Sixteen some(units, count);
+    return {eight(some.values), eight(some.values + 8)};
+}
+
 struct Float32 {
     using Element = float;
     using Left = float;
     static constexpr int64_t kPerUnit = 1;
 
     static __m256 part(const uint32_t* units, int) { return _mm256_loadu_ps(reinterpret_cast<const float*>(units)); }
+    static Lanes multiply_add(Lanes sum, Units a, Units b) {
+        return {_mm256_fmadd_ps(_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(b.low), sum.low),
+                _mm256_fmadd_ps(_mm256_castsi256_ps(a.high), _mm256_castsi256_ps(b.high), sum.high)};
+    }
     static Lanes load(const float* from, int64_t count) {
         return count >= 16 ? load_floats(from) : load_floats(Sixteen(from, count).values);
     }
@@ -123,9 +136,17 @@ struct BFloat16 {
 
     // The first, or the second, of the two numbers of each of 8 units.
     static __m256 part(const uint32_t* units, int index) {
-        const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(units));
+        return part(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(units)), index);
+    }
+    static __m256 part(__m256i both, int index) {
         return _mm256_castsi256_ps(index ? _mm256_and_si256(both, _mm256_set1_epi32(int(0xffff0000)))
                                          : _mm256_slli_epi32(both, 16));
+    }
+    static Lanes multiply_add(Lanes sum, Units a, Units b) {
+        for (int i = 0; i < 2; ++i)
+            sum = {_mm256_fmadd_ps(part(a.low, i), part(b.low, i), sum.low),
+                   _mm256_fmadd_ps(part(a.high, i), part(b.high, i), sum.high)};
+        return sum;
     }
     static Lanes load(const uint16_t* from, int64_t count) {
         const Units units = count >= 16 ? halves(from) : halves(Sixteen(from, count).values);

@@ -14,6 +14,8 @@ constexpr int64_t kPanel = 64;
 // A panel's slice of so many units (64 KiB) stays near the core while rows pass by; and sums of sums err less.
 constexpr int64_t kUnitsPerSlice = 256;
 constexpr int64_t kRowsPerBlock = 192;
+// Adapters: rank columns taken at once, rows that shrink and rows that expand with them.
+constexpr int64_t kRanksAtOnce = 8, kShrinkRows = 3, kExpandRows = 12;
 
 inline Lanes splat(float value) { return _mm512_set1_ps(value); }
 inline Lanes load_floats(const float* from) { return _mm512_loadu_ps(from); }
@@ -33,6 +35,9 @@ inline Mask first_lanes(int64_t count) {
 }
 inline Mask lanes_between(int64_t begin, int64_t end) { return first_lanes(end) & ~first_lanes(begin); }
 inline Lanes select(Mask mask, Lanes chosen, Lanes other) { return _mm512_mask_mov_ps(other, mask, chosen); }
+
+// `count` of 16 units; the others are zero.
+inline Units load_units(const void* from, int64_t count) { return _mm512_maskz_loadu_epi32(first_lanes(count), from); }
 
 struct Float32 {
     using Element = float;

@@ -83,6 +83,13 @@ int64_t sample(const float* logits, int64_t num_rows, int64_t vocab, const Sampl
     return has_memory([&] { sample(logits, num_rows, vocab, *parameters, ids, num_threads); });
 }
 
+int64_t add_lora(int64_t is_bfloat16, const LoraWork* work, const LoraMatrix* pages, const void* x, void* y,
+                 int64_t in_size, int64_t out_size, int64_t num_threads) {
+    return with_type(is_bfloat16, [&]<class T>() {
+        add_lora<T>(*work, *pages, in<T>(x), out<T>(y), in_size, out_size, num_threads);
+    });
+}
+
 int64_t run_layers(int64_t is_bfloat16, const DecoderShape* shape, const Layer* layers, const Step* step,
                    int64_t num_threads) {
     return with_type(is_bfloat16, [&]<class T>() { run_decoder<T>(*shape, layers, *step, num_threads); });

@@ -80,7 +80,7 @@ def test_the_reference_gives_each_token_its_own_delta_and_reads_nothing_beyond_t
     truth = y.double()
     for token, slot in enumerate(of_token):
         for s, (a, b) in pairs[slot].items() if slot >= 0 else ():
-            truth[token, pages.offsets[s] : pages.offsets[s + 1]] += x[token].double() @ a.double().T @ b.double()
+            truth[token, slice(*pages.offsets[s : s + 2])] += x[token].double() @ a.double().T @ b.double()
     before = y.clone()
     if plan is not None:
         reference.add_lora(y, x, pages, plan)

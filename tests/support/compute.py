@@ -10,6 +10,7 @@ from worker.engine.request import EngineRequest
 from worker.engine.runner import Runner
 from worker.engine.sequence import Chunk, Sequence
 from worker.lora.adapter import read_adapter
+from worker.lora.pages import AdapterPages
 from worker.lora.store import LoraStore
 from worker.model.config import read_config
 from worker.model.llama import load_llama
@@ -26,13 +27,17 @@ class TinyRunner:
         dtype: str = "float32",
         adapters: dict[str, Path] | None = None,
         max_model_len: int | None = None,
+        is_layer_by_layer: bool = False,
     ) -> None:
         config = read_config(checkpoint)
         torch_dtype = target_dtype(dtype, config, checkpoint)
-        self._lora = LoraStore(config, torch_dtype)
+        pages = AdapterPages(config, torch_dtype, num_pages=64)
+        self._lora = LoraStore(pages, num_slots=16)
         for name, path in (adapters or {}).items():
             self._lora.add(name, read_adapter(path, config, torch_dtype))
-        model = load_llama(checkpoint, config, torch_dtype)
+        model = load_llama(checkpoint, config, torch_dtype, pages=pages.layers)
+        if is_layer_by_layer:
+            model.stack = None
         self._runner = Runner(model, self._lora, num_blocks=97, max_model_len=max_model_len or config.max_positions)
         self._pool = BlockPool(97)
         block_ids = self._pool.allocate(97)

@@ -1,11 +1,12 @@
 """From a step's chunks to the tensors of one forward pass."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Indexed
 
 import torch
 from torch import Tensor
 
-from kernels.lora import plan_lora
+from kernels.lora import MAX_RUN, LoraPlan, plan_lora
 from kernels.paged_attention import plan_attention
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.sequence import Chunk
@@ -22,16 +23,17 @@ def make_inputs(
     cos: Tensor,
     sin: Tensor,
     *,
-    num_adapter_slots: int,
+    slot_pages: Indexed[Indexed[int]],
     windows: Iterable[int | None],
     is_deterministic: bool,
 ) -> StepInputs:
-    """chunks in the order of `order_chunks`; cos and sin are the whole rope tables; windows: those of the layers."""
+    """chunks in the order of `order_chunks`; cos and sin are the whole rope tables; slot_pages: of the adapter in each
+    slot; windows: those of the layers."""
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    adapters: list[int] = []
     output_rows: list[int] = []
+    yielding: list[Chunk] = []
     has_pooling = False
     for chunk in chunks:
         sequence, start = chunk.sequence, chunk.sequence.num_computed
@@ -39,11 +41,11 @@ def make_inputs(
         token_ids += sequence.token_ids[start:end]
         positions += range(start, end)
         slots += [sequence.block_ids[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(start, end)]
-        adapters += [sequence.adapter_slot] * chunk.num_tokens
         if sequence.request.pooling is not None:
             has_pooling = True
         elif chunk.is_last:
             output_rows.append(len(token_ids) - 1)
+            yielding.append(chunk)
     query_lens = [chunk.num_tokens for chunk in chunks]
     context_lens = [chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks]
     tables = [chunk.sequence.block_ids for chunk in chunks]
@@ -66,7 +68,12 @@ def make_inputs(
         cos=cos.index_select(0, at),
         sin=sin.index_select(0, at),
         attention=attention,
-        segments=plan_lora(adapters, num_slots=num_adapter_slots),
+        lora=_plan_adapters(chunks, query_lens, slot_pages),
         output_rows=torch.tensor(output_rows, dtype=torch.int64),
+        rows_lora=_plan_adapters(yielding, [1] * len(yielding), slot_pages),
         has_pooling=has_pooling,
     )
+
+
+def _plan_adapters(chunks: list[Chunk], lens: list[int], slot_pages: Indexed[Indexed[int]]) -> LoraPlan | None:
+    return plan_lora([chunk.sequence.adapter_slot for chunk in chunks], lens, slot_pages, max_run=MAX_RUN)

@@ -30,6 +30,7 @@ from worker.engine.settings import EngineSettings
 from worker.engine.shedding import max_queued
 from worker.engine.stream import Bell, Deliveries, Delivery, TokenStream
 from worker.lora.adapter import AdapterError, read_adapter
+from worker.lora.store import NoRoom
 
 log = logging.getLogger("tiergate.engine")
 
@@ -129,7 +130,10 @@ class Engine:
         def install() -> None:
             if name in self._parts.lora.names:
                 raise AdapterError(folder, f"an adapter named {name!r} is already loaded; unload it first")
-            self._parts.lora.add(name, adapter)
+            try:
+                self._parts.lora.add(name, adapter)
+            except NoRoom as error:
+                raise AdapterError(folder, f"no room: {error}") from error
 
         self._call(install)
 

@@ -14,6 +14,7 @@ from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.settings import EngineSettings
 from worker.lora.adapter import read_adapter
+from worker.lora.pages import AdapterPages
 from worker.lora.store import LoraStore
 from worker.model.config import CheckpointError, ModelConfig, read_config
 from worker.model.llama import load_llama, projection_shapes
@@ -22,6 +23,10 @@ from worker.model.weights import content_version, target_dtype
 _MIN_THREADED_WEIGHTS = 30_000_000
 """Smaller models gain little from a second thread, and where another process wants the core, OpenMP's threads wait for
 each other: steps of 2 ms were measured to take 300. Attention far into a long prompt takes all threads anyway."""
+
+
+_PAGES_PER_SLOT = 4
+"""Adapters of more than 64 ranks take the place of several."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,9 @@ def load_parts(settings: EngineSettings) -> EngineParts:
     most = settings.num_threads or torch.get_num_threads()
     count = 1 if is_small and settings.num_threads is None else most
     set_num_threads(count, dtype, most=most, is_deterministic=settings.is_deterministic)
-    model = load_llama(folder, config, dtype, is_deterministic=settings.is_deterministic)
-    lora = LoraStore(config, dtype, is_deterministic=settings.is_deterministic)
+    pages = AdapterPages(config, dtype, num_pages=settings.num_adapter_slots * _PAGES_PER_SLOT)
+    model = load_llama(folder, config, dtype, pages=pages.layers, is_deterministic=settings.is_deterministic)
+    lora = LoraStore(pages, num_slots=settings.num_adapter_slots)
     for name, path in settings.adapters.items():
         lora.add(name, read_adapter(Path(path), config, dtype))
     max_model_len = _window(settings, config, folder)

@@ -56,14 +56,14 @@ class Runner:
                 chunks,
                 self._cos,
                 self._sin,
-                num_adapter_slots=self._lora.num_slots,
+                slot_pages=self._lora.slot_pages,
                 windows=self._windows,
                 is_deterministic=self._is_deterministic,
             )
             if not inputs.has_pooling and not any(map(is_wanted, chunks)):
-                x = self._model.forward(inputs, self._caches, self._lora.layers, rows=inputs.output_rows)
+                x = self._model.forward(inputs, self._caches)
                 return StepOutputs(self._model.logits(x), {}, {})
-            x = self._model.forward(inputs, self._caches, self._lora.layers)
+            x = self._model.forward(inputs, self._caches, is_whole=True)
             pooled, scored = pool(chunks, x, self._model), score_prompts(chunks, x, self._model)
             return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled, scored)
 

@@ -13,7 +13,8 @@ class EngineSettings:
     full windows need. enterprise_headroom: the part of slots and of KV blocks that only class 0 may be admitted to.
     sheds_best_effort: refuse classes 2 and 3 before the queue is full. num_threads: the kernels'; None for torch's
     default and, for a small model, 1 in operations that do not take milliseconds. is_deterministic: a request's logits
-    depend on its own tokens and adapter alone, to the last bit, at any cost.
+    depend on its own tokens and adapter alone, to the last bit, at any cost. num_adapter_slots: how many adapters are
+    in the model's memory at a time, fewer where their ranks are over 64 on average.
     """
 
     model_path: Path
@@ -28,6 +29,7 @@ class EngineSettings:
     sheds_best_effort: bool = False
     num_threads: int | None = None
     is_deterministic: bool = False
+    num_adapter_slots: int = 32
     adapters: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

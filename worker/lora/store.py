@@ -1,21 +1,20 @@
-"""The resident adapters, stacked by slot so that one batch can use all of them."""
+"""The resident adapters: which slot and which pages each has, and how many requests use it."""
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from kernels.lora import LoraStack, stack_adapters
 from worker.lora.adapter import Adapter
-from worker.model.config import ModelConfig
-from worker.model.layers import LoraLayer
-from worker.model.llama import FUSED, projection_shapes
+from worker.lora.pages import AdapterPages, pages_needed
+
+
+class NoRoom(Exception):
+    """All slots or pages are taken."""
 
 
 @dataclass(slots=True)
 class _Resident:
     name: str
-    adapter: Adapter
+    digest: str
+    page_ids: list[int]
     num_users: int = 0
     is_leaving: bool = False
 
@@ -26,29 +25,27 @@ class LoraStore:
     An unloaded adapter takes no new requests at once; its slot is freed when its last running request is done.
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, *, is_deterministic: bool = False) -> None:
-        self._is_deterministic = is_deterministic
-        self._config = config
-        self._dtype = dtype
-        self._slots: list[_Resident | None] = []
-        self.layers: list[LoraLayer] = [{} for _ in range(config.num_layers)]
-
-    @property
-    def num_slots(self) -> int:
-        return len(self._slots)
+    def __init__(self, pages: AdapterPages, *, num_slots: int) -> None:
+        self._pages = pages
+        self._free_pages = list(range(pages.num_pages))
+        self._slots: list[_Resident | None] = [None] * num_slots
+        self.slot_pages: list[list[int]] = [[] for _ in range(num_slots)]
+        """The pages of the adapter in each slot."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(r.name for r in self._slots if r is not None and not r.is_leaving))
 
     def add(self, name: str, adapter: Adapter) -> None:
+        """Raises NoRoom."""
         assert name not in self.names
-        resident = _Resident(name, adapter)
-        if None in self._slots:
-            self._slots[self._slots.index(None)] = resident
-        else:
-            self._slots.append(resident)
-        self._stack()
+        num_pages = pages_needed(adapter.rank)
+        if None not in self._slots or num_pages > len(self._free_pages):
+            raise NoRoom(f"{name!r} needs a slot and {num_pages} pages of 16 ranks, {len(self._free_pages)} are free")
+        slot = self._slots.index(None)
+        page_ids = [self._free_pages.pop() for _ in range(num_pages)]
+        self._pages.write(adapter, page_ids)
+        self._slots[slot], self.slot_pages[slot] = _Resident(name, adapter.digest, page_ids), page_ids
 
     def remove(self, name: str) -> None:
         slot = self._find(name)
@@ -63,7 +60,7 @@ class LoraStore:
         resident = self._slots[slot]
         assert resident is not None
         resident.num_users += 1
-        return slot, resident.adapter.digest
+        return slot, resident.digest
 
     def release(self, slot: int) -> None:
         resident = self._slots[slot]
@@ -80,44 +77,5 @@ class LoraStore:
     def _free_if_unused(self, slot: int) -> None:
         resident = self._slots[slot]
         if resident is not None and resident.is_leaving and resident.num_users == 0:
-            self._slots[slot] = None
-            while self._slots and self._slots[-1] is None:
-                self._slots.pop()
-            self._stack()
-
-    def _stack(self) -> None:
-        """Rebuild the stacks: as many slots and as high a rank as are resident."""
-        rank = max((r.adapter.rank for r in self._slots if r is not None), default=0)
-        self.layers = [self._stack_layer(i, rank) for i in range(self._config.num_layers)]
-
-    def _stack_layer(self, layer: int, rank: int) -> LoraLayer:
-        stacks: LoraLayer = {}
-        for fused, parts in FUSED.items():
-            if any(r and (layer, part) in r.adapter.weights for r in self._slots for part in parts):
-                stacks[fused] = self._stack_projection(layer, parts, rank)
-        return stacks
-
-    def _stack_projection(self, layer: int, parts: tuple[str, ...], rank: int) -> LoraStack:
-        """The parts of a fused projection keep rows of their own: part p has ranks p * rank .. (p + 1) * rank."""
-        pairs = [self._pair(layer, parts, resident, rank) for resident in self._slots]
-        a, b = (torch.stack(each) for each in zip(*pairs, strict=True))
-        if not self._is_deterministic:
-            return stack_adapters(a, b)
-        per_slot = [self._pair(layer, parts, each, each.adapter.rank if each else 1) for each in self._slots]
-        return stack_adapters(a, b, per_slot=per_slot)
-
-    def _pair(self, layer: int, parts: tuple[str, ...], resident: _Resident | None, rank: int) -> tuple[Tensor, Tensor]:
-        """One slot's a and b, at a rank that is at least its own."""
-        shapes = projection_shapes(self._config)
-        in_size, out_size = shapes[parts[0]][1], sum(shapes[part][0] for part in parts)
-        a = torch.zeros(len(parts) * rank, in_size, dtype=self._dtype)
-        b = torch.zeros(len(parts) * rank, out_size, dtype=self._dtype)
-        column = 0
-        for p, part in enumerate(parts):
-            width = shapes[part][0]
-            weights = resident.adapter.weights.get((layer, part)) if resident else None
-            if weights is not None:
-                rows = slice(p * rank, p * rank + len(weights[0]))
-                a[rows], b[rows, column : column + width] = weights
-            column += width
-        return a, b
+            self._free_pages += resident.page_ids
+            self._slots[slot], self.slot_pages[slot] = None, []

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kernels.kv_store import store_kv
 from kernels.linear import PackedWeight, linear
-from kernels.lora import LoraSegments, LoraStack, add_lora
+from kernels.lora import LoraPages, LoraPlan, add_lora
 from kernels.paged_attention import AttentionPlan, paged_attention
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope
@@ -17,8 +17,9 @@ from kernels.silu_mul import silu_mul
 class StepInputs:
     """One step's batch. slots: where the new tokens' keys and values go; cos, sin: the rope tables' rows.
 
-    attention: a plan for each window that layers have. segments: which tokens use which adapter; None when none does.
-    output_rows: those that logits are wanted of; has_pooling: of some tokens the final state is wanted.
+    attention: a plan for each window that layers have. lora: which tokens use which adapter; None when none does.
+    output_rows: those that logits are wanted of; rows_lora: lora for these alone, by their places.
+    has_pooling: of some tokens the final state is wanted.
     """
 
     token_ids: Tensor
@@ -26,26 +27,25 @@ class StepInputs:
     cos: Tensor
     sin: Tensor
     attention: dict[int | None, AttentionPlan]
-    segments: LoraSegments | None
+    lora: LoraPlan | None
     output_rows: Tensor
+    rows_lora: LoraPlan | None
     has_pooling: bool
-
-
-LoraLayer = dict[str, LoraStack]
 
 
 @dataclass(slots=True)
 class Linear:
     """y = x weight^T + bias, plus each token's adapter."""
 
-    name: str
     weight: PackedWeight
     bias: Tensor | None
+    pages: LoraPages | None
 
-    def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
+    def __call__(self, x: Tensor, inputs: StepInputs) -> Tensor:
         y = linear(x, self.weight, self.bias)
-        if inputs.segments is not None and self.name in lora:
-            add_lora(y, x, lora[self.name], inputs.segments)
+        if inputs.lora is not None:
+            assert self.pages is not None
+            add_lora(y, x, self.pages, inputs.lora)
         return y
 
 
@@ -66,8 +66,8 @@ class Attention:
     eps: float
     window: int | None
 
-    def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
-        heads = self.qkv(x, inputs, lora).view(len(x), -1, self.head_dim)
+    def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs) -> Tensor:
+        heads = self.qkv(x, inputs).view(len(x), -1, self.head_dim)
         num_rotated = self.num_heads + self.num_kv_heads
         if self.q_norm is not None and self.k_norm is not None:
             heads[:, : self.num_heads] = rms_norm(heads[:, : self.num_heads], self.q_norm, eps=self.eps)
@@ -77,7 +77,7 @@ class Attention:
         store_kv(heads[:, self.num_heads :], cache, inputs.slots)
         plan = inputs.attention[self.window]
         out = paged_attention(heads[:, : self.num_heads], cache, plan, scale=self.head_dim**-0.5)
-        return self.o(out, inputs, lora)
+        return self.o(out, inputs)
 
 
 @dataclass(slots=True)
@@ -87,8 +87,8 @@ class GatedMLP:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, x: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
-        return self.down(silu_mul(self.gate_up(x, inputs, lora)), inputs, lora)
+    def __call__(self, x: Tensor, inputs: StepInputs) -> Tensor:
+        return self.down(silu_mul(self.gate_up(x, inputs)), inputs)
 
 
 @dataclass(slots=True)
@@ -99,6 +99,6 @@ class DecoderLayer:
     mlp: GatedMLP
     eps: float
 
-    def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs, lora: LoraLayer) -> Tensor:
-        x = x.add_(self.attention(rms_norm(x, self.attention_norm, eps=self.eps), cache, inputs, lora))
-        return x.add_(self.mlp(rms_norm(x, self.mlp_norm, eps=self.eps), inputs, lora))
+    def __call__(self, x: Tensor, cache: Tensor, inputs: StepInputs) -> Tensor:
+        x = x.add_(self.attention(rms_norm(x, self.attention_norm, eps=self.eps), cache, inputs))
+        return x.add_(self.mlp(rms_norm(x, self.mlp_norm, eps=self.eps), inputs))

@@ -1,6 +1,6 @@
 """Llama and its siblings (Mistral, Qwen2, Qwen3), on a paged KV cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,10 @@ from torch import Tensor
 import kernels.linear
 from kernels.decoder_layers import DecoderLayers, LayerWeights, Projection, can_run
 from kernels.linear import PackedWeight, linear
+from kernels.lora import LoraPages
 from kernels.rms_norm import rms_norm
 from worker.model.config import ModelConfig
-from worker.model.layers import Attention, DecoderLayer, GatedMLP, Linear, LoraLayer, StepInputs
+from worker.model.layers import Attention, DecoderLayer, GatedMLP, Linear, StepInputs
 from worker.model.weights import Checkpoint
 
 FUSED = {
@@ -48,19 +49,28 @@ class LlamaModel:
     norm: Tensor
     head: PackedWeight
     stack: DecoderLayers | None
-    """The same layers in one call, for steps without adapters; None where the native kernels do not run."""
+    """The same layers in one call; None where the native kernels do not run."""
 
-    def forward(
-        self, inputs: StepInputs, caches: list[Tensor], lora: list[LoraLayer], *, rows: Tensor | None = None
-    ) -> Tensor:
-        """States after the last layer [len(rows), hidden], or of all tokens; keys and values of all are stored."""
+    def forward(self, inputs: StepInputs, caches: list[Tensor], *, is_whole: bool = False) -> Tensor:
+        """States after the last layer of inputs.output_rows, or of all tokens where is_whole; keys and values of all
+        are stored."""
         x = torch.nn.functional.embedding(inputs.token_ids, self.embedding)
-        if self.stack is not None and inputs.segments is None:
+        if self.stack is not None:
             plan = next(iter(inputs.attention.values()))
-            return self.stack(x, caches, inputs.cos, inputs.sin, inputs.slots, plan, rows=rows)
-        for layer, cache, adapters in zip(self.layers, caches, lora, strict=True):
-            x = layer(x, cache, inputs, adapters)
-        return x if rows is None else x.index_select(0, rows)
+            return self.stack(
+                x,
+                caches,
+                inputs.cos,
+                inputs.sin,
+                inputs.slots,
+                plan,
+                rows=None if is_whole else inputs.output_rows,
+                lora=inputs.lora,
+                rows_lora=None if is_whole else inputs.rows_lora,
+            )
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, cache, inputs)
+        return x if is_whole else x.index_select(0, inputs.output_rows)
 
     def final_states(self, x: Tensor) -> Tensor:
         """What transformers calls the last hidden state, of rows that `forward` returned."""
@@ -71,15 +81,23 @@ class LlamaModel:
         return linear(self.final_states(x), self.head).float()
 
 
-def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype, *, is_deterministic: bool = False) -> LlamaModel:
-    """is_deterministic: as in `kernels.linear.pack`. Raises CheckpointError."""
+def load_llama(
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    pages: Sequence[Mapping[str, LoraPages]] = (),
+    is_deterministic: bool = False,
+) -> LlamaModel:
+    """pages: each layer's by fused projection, none where there are no adapters; is_deterministic: as in
+    `kernels.linear.pack`. Raises CheckpointError."""
     pack = partial(kernels.linear.pack, is_deterministic=is_deterministic)
     vocab_shape = (config.vocab_size, config.hidden_size)
     with Checkpoint(folder) as checkpoint:
         embedding = checkpoint.read("model.embed_tokens.weight", vocab_shape, dtype)
         layers = []
         for i in range(config.num_layers):
-            layers.append(_load_layer(checkpoint, config, i, dtype, pack))
+            layers.append(_load_layer(checkpoint, config, i, dtype, pack, pages[i] if pages else {}))
             checkpoint.unmap()
         norm = checkpoint.read("model.norm.weight", (config.hidden_size,), dtype)
         if config.tie_embeddings:
@@ -90,7 +108,12 @@ def load_llama(folder: Path, config: ModelConfig, dtype: torch.dtype, *, is_dete
 
 
 def _load_layer(
-    checkpoint: Checkpoint, config: ModelConfig, i: int, dtype: torch.dtype, pack: Callable[..., PackedWeight]
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    i: int,
+    dtype: torch.dtype,
+    pack: Callable[..., PackedWeight],
+    pages: Mapping[str, LoraPages],
 ) -> DecoderLayer:
     prefix = f"model.layers.{i}."
     shapes = projection_shapes(config)
@@ -106,7 +129,7 @@ def _load_layer(
         biases = [
             checkpoint.read(f"{prefix}{block}.{part}.bias", shapes[part][:1], dtype) for part in parts if has_bias
         ]
-        return Linear(name, _pack_mapped(weights, pack), _join(biases) if biases else None)
+        return Linear(_pack_mapped(weights, pack), _join(biases) if biases else None, pages.get(name))
 
     attention = Attention(
         qkv=fused("qkv", "self_attn", has_bias=config.qkv_bias),
@@ -136,13 +159,13 @@ def _stack(config: ModelConfig, layers: list[DecoderLayer]) -> DecoderLayers | N
     weights = [
         LayerWeights(
             attention_norm=layer.attention_norm,
-            qkv=Projection(layer.attention.qkv.weight, layer.attention.qkv.bias),
+            qkv=_projection(layer.attention.qkv),
             q_norm=layer.attention.q_norm,
             k_norm=layer.attention.k_norm,
-            o=Projection(layer.attention.o.weight, layer.attention.o.bias),
+            o=_projection(layer.attention.o),
             mlp_norm=layer.mlp_norm,
-            gate_up=Projection(layer.mlp.gate_up.weight, layer.mlp.gate_up.bias),
-            down=Projection(layer.mlp.down.weight, layer.mlp.down.bias),
+            gate_up=_projection(layer.mlp.gate_up),
+            down=_projection(layer.mlp.down),
             window=layer.attention.window,
         )
         for layer in layers
@@ -156,6 +179,10 @@ def _stack(config: ModelConfig, layers: list[DecoderLayer]) -> DecoderLayers | N
         head_dim=config.head_dim,
         eps=config.rms_eps,
     )
+
+
+def _projection(linear: Linear) -> Projection:
+    return Projection(linear.weight, linear.bias, linear.pages)
 
 
 def _pack_mapped(weights: list[Tensor], pack: Callable[..., PackedWeight]) -> PackedWeight:

@@ -14,7 +14,8 @@ from transformers import LlamaForCausalLM
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from tests.support.compute import TinyRunner
 from worker.lora.adapter import AdapterError, read_adapter
-from worker.lora.store import LoraStore
+from worker.lora.pages import AdapterPages
+from worker.lora.store import LoraStore, NoRoom
 from worker.model.config import read_config
 
 # peft 0.21 still reads a property that transformers 5 deprecates.
@@ -45,14 +46,14 @@ def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.fixture(scope="module")
 def expected(checkpoint: Path, adapters: dict[str, Path]) -> dict[str | None, torch.Tensor]:
-    """peft's logits after the prompt, by adapter."""
+    """peft's logits after the prompt, by adapter, computed in float64."""
     prompt = torch.tensor([PROMPT])
     with torch.inference_mode():
         logits: dict[str | None, torch.Tensor] = {
-            None: LlamaForCausalLM.from_pretrained(checkpoint)(prompt).logits[0, -1]
+            None: LlamaForCausalLM.from_pretrained(checkpoint).double()(prompt).logits[0, -1]
         }
         for name, path in adapters.items():
-            model = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(checkpoint), path).eval()
+            model = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(checkpoint), path).eval().double()
             logits[name] = model(prompt).logits[0, -1]
     return logits
 
@@ -67,7 +68,7 @@ def test_a_mixed_batch_gives_each_its_own_adapter_as_peft_does(
     for end in (-2, -1, None):
         logits = runner.extend_all(dict.fromkeys(by_request, PROMPT[:end]))
     for name, row in zip(names, logits, strict=True):
-        torch.testing.assert_close(row, expected[name], atol=1e-4, rtol=0)
+        torch.testing.assert_close(row.double(), expected[name], atol=2e-4, rtol=0)
     # Random B makes every adapter loud: the comparison above could not pass by leaving them out.
     assert all((expected[name] - expected[None]).abs().max() > 0.1 for name in KINDS)
 
@@ -76,7 +77,7 @@ def test_a_left_slot_is_taken_again_and_reading_it_gives_the_new_adapter(
     checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, torch.Tensor]
 ) -> None:
     config = read_config(checkpoint)
-    store = LoraStore(config, torch.float32)
+    store = LoraStore(AdapterPages(config, torch.float32, num_pages=2), num_slots=2)
     for name in ("rslora", "qv"):
         store.add(name, read_adapter(adapters[name], config, torch.float32))
     store.remove("rslora")
@@ -86,22 +87,25 @@ def test_a_left_slot_is_taken_again_and_reading_it_gives_the_new_adapter(
     assert (
         TinyRunner(checkpoint, adapters={"x": adapters["all"]})
         .extend("a", PROMPT, adapter="x")
-        .allclose(expected["all"], atol=1e-4)
+        .double()
+        .allclose(expected["all"], atol=2e-4)
     )
 
 
 def test_an_unloaded_adapter_stays_for_those_that_run_with_it(checkpoint: Path, adapters: dict[str, Path]) -> None:
     config = read_config(checkpoint)
-    store = LoraStore(config, torch.float32)
+    store = LoraStore(AdapterPages(config, torch.float32, num_pages=1), num_slots=1)
     store.add("qv", read_adapter(adapters["qv"], config, torch.float32))
     slot, _ = store.acquire("qv")
     store.remove("qv")
     assert store.names == ()
     with pytest.raises(KeyError):
         store.acquire("qv")
-    assert store.layers[0]["qkv"].a.any()
+    assert store.slot_pages == [[0]]
+    with pytest.raises(NoRoom):
+        store.add("all", read_adapter(adapters["all"], config, torch.float32))
     store.release(slot)
-    assert store.layers[0] == {}
+    assert store.slot_pages == [[]]
 
 
 def test_target_modules_may_be_a_regex(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The layers in one call, which steps without adapters take, against the layers one by one, which others take."""
+"""The layers in one call against the layers one by one, beside other adapters, and for some rows only."""
 
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,25 @@ def test_a_neighbours_adapter_changes_no_bit(tmp_path: Path, config: dict[str, A
         logits = runner.extend_all({"with": PROMPT[:end], "own": PROMPT[:end]}, adapters={"own": "one"})
         assert torch.equal(logits[0], alone), (start, end)
         assert not torch.equal(logits[1], alone)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
+def test_one_call_computes_what_the_layers_do_one_by_one(tmp_path: Path, config: dict[str, Any], dtype: str) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path / "model", **config)
+    adapters = {
+        "one": make_tiny_adapter(
+            tmp_path / "one", checkpoint, rank=5, target_modules=("q_proj", "o_proj", "down_proj")
+        ),
+        "two": make_tiny_adapter(tmp_path / "two", checkpoint, rank=33, target_modules=("v_proj", "up_proj")),
+    }
+    logits = []
+    for is_layer_by_layer in (False, True):
+        runner = TinyRunner(checkpoint, dtype=dtype, adapters=adapters, is_layer_by_layer=is_layer_by_layer)
+        names = {"a": "one", "b": None, "c": "two", "d": "one"}
+        runner.extend_all({"a": PROMPT[:40], "c": PROMPT[:9], "b": PROMPT[:20]}, adapters=names)
+        logits.append(runner.extend_all({"a": PROMPT[:41], "d": PROMPT, "b": PROMPT[:21]}, adapters=names))
+    assert torch.equal(*logits)
 
 
 @pytest.mark.parametrize("rows", [[], [0], [3, 4, 39], list(range(40))])
