@@ -1,0 +1,69 @@
+"""`adapter_config.json`, as PEFT writes it: what of it can be served."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.artifacts.refusal import BadAdapter
+from protocol.artifacts import CONFIG_FILE, MAX_RANK
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_SCALING = 1024.0
+_UNSUPPORTED = (
+    "use_dora",
+    "modules_to_save",
+    "layers_to_transform",
+    "layer_replication",
+    "rank_pattern",
+    "alpha_pattern",
+    "fan_in_fan_out",
+    "trainable_token_indices",
+    "target_parameters",
+    "use_qalora",
+    "alora_invocation_tokens",
+    "lora_bias",
+)
+_ALTERS_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initialisations that change the base model's weights, too: over unchanged ones the adapter means something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraConfig:
+    rank: int
+    scaling: float
+
+
+def read_config(content: bytes) -> LoraConfig:
+    """Raises BadAdapter."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _refusal(f"not a JSON object: {error}") from error
+    if fields.get("peft_type") != "LORA":
+        raise _refusal(f"peft_type is {fields.get('peft_type')!r}, only 'LORA' can be served")
+    for name in _UNSUPPORTED:
+        if fields.get(name):
+            raise _refusal(f"{name} is not supported")
+    if fields.get("bias", "none") != "none":
+        raise _refusal(f"bias is {fields['bias']!r}, only 'none' can be served")
+    initialisation = fields.get("init_lora_weights", True)
+    if isinstance(initialisation, str) and initialisation.lower().startswith(_ALTERS_BASE):
+        raise _refusal(
+            f"init_lora_weights is {initialisation!r}, which altered the base model's weights in training; "
+            "convert the adapter to plain LoRA first, as PEFT's documentation of that method shows"
+        )
+    rank, alpha = fields.get("r"), fields.get("lora_alpha")
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MAX_RANK:
+        raise _refusal(f"r must be a number from 1 to {MAX_RANK}, got {rank!r}")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        raise _refusal(f"lora_alpha must be a number, got {alpha!r}")
+    scaling = alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
+    if abs(scaling) > MAX_SCALING:
+        raise _refusal(f"lora_alpha {alpha} makes a scaling of {scaling:.6g}, more than {MAX_SCALING:g}")
+    return LoraConfig(rank, scaling)
+
+
+def _refusal(reason: str) -> BadAdapter:
+    return BadAdapter(f"{CONFIG_FILE}: {' '.join(reason.split())}"[:600], param="config")

@@ -1,0 +1,163 @@
+"""The object store of adapters. What comes is checked while it streams there, and is not an artifact until all is well.
+
+uploads/<random>                    on the way; gone when it was refused or cut
+adapters/<ab>/<digest>/...          weights, config and, last, the manifest
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from obstore.exceptions import BaseError
+
+from gateway.artifacts.layout import Layout
+from gateway.artifacts.peft_config import read_config
+from gateway.artifacts.refusal import BadAdapter
+from gateway.artifacts.weights_check import WeightsCheck
+from gateway.http.errors import GatewayError, Unavailable
+from protocol.artifacts import (
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    ArtifactFile,
+    Manifest,
+    encode_manifest,
+    object_path,
+)
+from protocol.object_store import first_line, open_object_store
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+MAX_WEIGHTS_BYTES = 2 << 30
+BLOCK_BYTES = 4 << 20
+PART_BYTES = 8 << 20
+MAX_PARTS_AT_ONCE = 2
+UPLOADS = "uploads"
+ABANDONED = timedelta(hours=6)
+"""What still is on the way then belongs to a gateway that died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Checked, whole, and not an artifact yet."""
+
+    digest: str
+    size_bytes: int
+    layout: Layout
+    path: str
+    config: bytes
+    manifest: bytes
+
+
+class ArtifactStore:
+    """Every method raises Unavailable while the store is away."""
+
+    def __init__(self, url: str, *, max_weights_bytes: int = MAX_WEIGHTS_BYTES) -> None:
+        """Raises BadStoreUrl."""
+        self._store: ObjectStore = open_object_store(url)
+        self.max_weights_bytes = max_weights_bytes
+
+    @asynccontextmanager
+    async def staging(self, config: bytes, weights: AsyncIterable[bytes]) -> AsyncIterator[Staged]:
+        """Stream `weights` to the store, checking them; leaving removes what was not published. Raises BadAdapter, and
+        what `weights` raises."""
+        lora = read_config(config)
+        check = WeightsCheck(lora, max_bytes=self.max_weights_bytes)
+        digest, path = hashlib.sha256(), f"{UPLOADS}/{uuid4().hex}"
+        size = 0
+
+        async def checked() -> AsyncIterator[bytes]:
+            nonlocal size
+            async for block in _blocks(weights):
+                size += len(block)
+                if size > self.max_weights_bytes:
+                    raise BadAdapter(f"{WEIGHTS_FILE}: more than {self.max_weights_bytes} bytes", param="weights")
+                # Megabytes of arithmetic would hold up every stream of this process.
+                await asyncio.to_thread(_note, block, digest, check)
+                yield block
+
+        async with _telling_outages():
+            # An error of the iterator ends the upload in the store, too.
+            await self._store.put_async(path, checked(), chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_AT_ONCE)
+        try:
+            layout = check.finish()
+            files = {
+                CONFIG_FILE: ArtifactFile(hashlib.sha256(config).hexdigest(), len(config)),
+                WEIGHTS_FILE: ArtifactFile(digest.hexdigest(), size),
+            }
+            name, manifest = encode_manifest(Manifest(files))
+            yield Staged(name, size + len(config), layout, path, config, manifest)
+        finally:
+            await self._remove_upload(path)
+
+    async def publish(self, staged: Staged) -> None:
+        """Once this returns, workers can fetch it. The same content again changes nothing."""
+        async with _telling_outages():
+            await self._store.copy_async(staged.path, object_path(staged.digest, WEIGHTS_FILE))
+            await self._store.put_async(object_path(staged.digest, CONFIG_FILE), staged.config)
+            await self._store.put_async(object_path(staged.digest, MANIFEST_FILE), staged.manifest)
+
+    async def remove(self, digest: str) -> None:
+        """The manifest first: from then on nobody begins to fetch it."""
+        for file in (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE):
+            await self._delete(object_path(digest, file))
+
+    async def remove_abandoned(self, *, now: datetime) -> None:
+        async with _telling_outages():
+            found = await self._store.list(f"{UPLOADS}/").collect_async()
+        for entry in found:
+            if entry["last_modified"] < now - ABANDONED:
+                await self._delete(entry["path"])
+
+    async def _remove_upload(self, path: str) -> None:
+        """Where the store went away meanwhile, `remove_abandoned` finds it."""
+        try:
+            await self._delete(path)
+        except Unavailable:
+            return
+
+    async def _delete(self, path: str) -> None:
+        async with _telling_outages():
+            try:
+                await self._store.delete_async(path)
+            except FileNotFoundError:
+                return
+
+
+async def _blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in blocks of BLOCK_BYTES or more: each costs a thread's turn."""
+    gathered: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        gathered.append(chunk)
+        size += len(chunk)
+        if size >= BLOCK_BYTES:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if size:
+        yield b"".join(gathered)
+
+
+def _note(block: bytes, digest: "hashlib._Hash", check: WeightsCheck) -> None:
+    digest.update(block)
+    check.feed(block)
+
+
+@asynccontextmanager
+async def _telling_outages() -> AsyncIterator[None]:
+    try:
+        yield
+    except GatewayError:
+        raise
+    except (BaseError, OSError, TimeoutError) as error:
+        raise Unavailable(
+            f"the object store of adapters does not answer as it should: {first_line(error)[:300]}",
+            retry_after_s=5,
+            code="object_store_unavailable",
+        ) from error
