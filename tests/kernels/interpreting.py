@@ -5,6 +5,7 @@ instead of rounding, and on numpy >= 2.4 takes no loaded number as a loop's boun
 products of matrices is refused, so is a product that a GPU would compute in TF32.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -25,8 +26,9 @@ def interpret(kernel: JITFunction, grid: tuple[int, int, int], args: Sequence[An
     function = _rewritten(kernel.fn)
     values = [arg if is_constant else interpreter._implicit_cvt(arg) for arg, is_constant in _bound(kernel, args)]
     builder = interpreter.interpreter_builder
-    # A GPU overflows without a word.
-    with _patched(), np.errstate(all="ignore"):
+    with _patched(), np.errstate(all="ignore"), warnings.catch_warnings():
+        # A GPU overflows, and takes the largest of nothing but NaN, without a word.
+        warnings.simplefilter("ignore", RuntimeWarning)
         builder.set_grid_dim(*grid)
         for x in range(grid[0]):
             for y in range(grid[1]):
