@@ -1,7 +1,9 @@
 """One connection to Redis: commands of one turn of the event loop leave in one write, answers are matched in order.
 
 A bounded number is under way, so that a burst of ours (and of the other gateways) waits here, where nobody is to blame
-for it, and not in Redis, which answers all that it has read at once and would look slow.
+for it, and not in Redis, which answers all that it has read at once and would look slow. The bound follows how soon
+Redis answers, as a congestion window does (Chiu and Jain, 1989): it is halved where an answer took long, so that a
+Redis which has only a part of a core is asked less at a time, and grows by what is answered soon.
 A call's age is counted in ticks of our own event loop: a loop that comes late gives a tick late, so that our own
 slowness never makes Redis look slow. What is in the socket is read between any two ticks.
 """
@@ -23,7 +25,11 @@ DROP_TICKS = 40 * TICKS
 MAX_IN_FLIGHT = 256
 """All gateways together on one line each. Times 25 us a call: Redis answers within 6 ms of its own time."""
 MIN_IN_FLIGHT = 16
-"""Of one, however many gateways there are."""
+"""Of one, however many gateways there are, while Redis answers soon."""
+LEAST_IN_FLIGHT = 4
+"""While it does not."""
+SOON_TICKS = 1
+LONG_TICKS = 3
 
 _OUR_FAULT = ("ERR", "WRONGTYPE", "NOSCRIPT")
 
@@ -80,7 +86,9 @@ class Line(asyncio.Protocol):
         self._watch = watch
         self._tick_s = deadline_s / TICKS
         self._scripts = scripts
-        self.max_in_flight = MAX_IN_FLIGHT
+        self._max_in_flight = self._window = MAX_IN_FLIGHT
+        self._narrowed_at = -1
+        """The tick; what was written until then says no more than what narrowed it."""
         self._probe: Call | None = None
         self.is_introduced = False
         """Only then do its answers say how Redis is; until then `connect` has a deadline of its own."""
@@ -99,6 +107,15 @@ class Line(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def window(self) -> int:
+        """So many calls may be under way now."""
+        return self._window
+
+    def bound(self, max_in_flight: int) -> None:
+        self._max_in_flight = max_in_flight
+        self._window = min(self._window, max_in_flight)
 
     def send(self, command: bytes) -> Call:
         """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the line is not open."""
@@ -134,6 +151,8 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         is_in_time = False
+        oldest = self._waiting[0].tick if self._waiting else self._ticks
+        num_waiting = len(self._waiting)
         try:
             for reply in self._replies.feed(data):
                 is_in_time |= self._match(reply)
@@ -142,8 +161,18 @@ class Line(asyncio.Protocol):
             self.close()
         if is_in_time and self.is_introduced:
             self._watch.note_answer()
+        self._adapt(oldest, num_answers=num_waiting - len(self._waiting))
         if self._queue and not self._is_flushing:
             self._flush_soon()
+
+    def _adapt(self, oldest: int, *, num_answers: int) -> None:
+        """oldest: the tick at which the first of these calls was written."""
+        age = self._ticks - oldest
+        if age <= SOON_TICKS:
+            self._window = min(self._window + num_answers, self._max_in_flight)
+        elif age >= LONG_TICKS and oldest > self._narrowed_at:
+            self._narrowed_at = self._ticks
+            self._window = max(self._window // 2, LEAST_IN_FLIGHT)
 
     def _match(self, reply: Reply) -> bool:
         """Whether the reply was a good one and in time."""
@@ -186,7 +215,7 @@ class Line(asyncio.Protocol):
         if self._transport is None:
             return
         calls, self._urgent = self._urgent, []
-        for _ in range(min(len(self._queue), self.max_in_flight - len(self._waiting) - len(calls))):
+        for _ in range(min(len(self._queue), self._window - len(self._waiting) - len(calls))):
             calls.append(self._queue.popleft())
         if not calls:
             return

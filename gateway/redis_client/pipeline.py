@@ -64,7 +64,7 @@ class Pipeline:
         self._max_in_flight = max(MIN_IN_FLIGHT, MAX_IN_FLIGHT // max(1, num_gateways))
         for line in self._lines:
             if line is not None:
-                line.max_in_flight = self._max_in_flight
+                line.bound(self._max_in_flight)
 
     def probe(self) -> None:
         for line in self._lines:
@@ -104,7 +104,7 @@ class Pipeline:
     async def _open(self) -> Line:
         """A line that has said who it is and has our scripts."""
         line = Line(self._watch, deadline_s=self._deadline_s, scripts=self._scripts)
-        line.max_in_flight = self._max_in_flight
+        line.bound(self._max_in_flight)
         loop, options = asyncio.get_running_loop(), self._options
         if "path" in options:
             await loop.create_unix_connection(lambda: line, options["path"])

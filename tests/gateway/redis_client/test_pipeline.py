@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
-from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
+from gateway.redis_client.line import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
 from gateway.redis_client.pipeline import NUM_LINES, Pipeline
 from gateway.redis_client.resp import encode
 from tests.support.valkey import ValkeyProcess
@@ -122,6 +122,36 @@ async def test_gateways_share_what_is_under_way(num_gateways: int, most: int) ->
         pipeline.share_with(num_gateways)
         await asyncio.gather(*(pipeline.execute("PING") for _ in range(2 * MAX_IN_FLIGHT)))
         assert max(at_once) == most
+
+
+async def test_a_slow_server_is_asked_less_at_a_time_until_it_is_quick_again() -> None:
+    at_once: list[int] = []
+    is_slow = True
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**20):
+            at_once.append(data.count(b"PING"))
+            since = pipeline._lines[0]._ticks if is_slow else 0  # type: ignore[union-attr]
+            while is_slow and pipeline._lines[0]._ticks < since + LONG_TICKS:  # type: ignore[union-attr]  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    async with server(handler) as url:
+        is_slow = False
+        async with open_pipeline(url, deadline_s=0.5) as (pipeline, seen):
+            is_slow = True
+            at_once.clear()
+            await asyncio.gather(*(pipeline.execute("PING") for _ in range(3 * MAX_IN_FLIGHT // 2)))
+            assert at_once == [MAX_IN_FLIGHT, MAX_IN_FLIGHT // 2]
+            for _ in range(10):
+                await pipeline.execute("PING")
+            at_once.clear()
+            await asyncio.gather(*(pipeline.execute("PING") for _ in range(3 * LEAST_IN_FLIGHT)))
+            assert max(at_once) == LEAST_IN_FLIGHT
+            is_slow = False
+            await asyncio.gather(*(pipeline.execute("PING") for _ in range(4 * MAX_IN_FLIGHT)))
+            assert max(at_once) == MAX_IN_FLIGHT
+            assert seen.num_late == 0
 
 
 async def test_calls_of_the_same_order_keep_it(valkey: ValkeyProcess) -> None:
