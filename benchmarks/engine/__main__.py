@@ -1,12 +1,14 @@
 """Speed of one engine, or of several side by side: prefill, decode at 1, 8 and 32 streams, a mixed workload.
 
     python -m benchmarks.engine --model small
+    python -m benchmarks.engine --adapters 8 --workload c=8 --workload mixed --runs 10
     python -m benchmarks.engine --server ours --server 'llama=llama-server -m small.gguf --port {port}' --json out.json
     python -m benchmarks.engine --server ours --server other=http://127.0.0.1:9000/v1
 
 A server is `ours`, NAME=URL, or NAME=COMMAND, where `{port}` and `{model}` (a Hugging Face folder of random weights,
 made at first use in the user's cache) are filled in. All servers stay up and take turns at each workload, so that a
-noisy machine is noisy for all; ratios are to the last server.
+noisy machine is noisy for all; ratios are to the last server. `--adapters N` compares our engine without adapters, with
+N of them that nobody uses, and with all in use, see `benchmarks.engine.adapters`.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.engine.adapters import compare_adapters
 from benchmarks.engine.models import SHAPES, make_model
 from benchmarks.engine.report import Measurement, print_table, summarize
 from benchmarks.engine.servers import Server, running_server
@@ -34,6 +37,10 @@ def main() -> None:
     arguments = _parse_arguments()
     end_on_sigterm()
     folder = arguments.checkpoint or make_model(arguments.model)
+    if arguments.adapters:
+        names = arguments.workload or ["c=8", "mixed"]
+        asyncio.run(compare_adapters(OURS, folder, num_adapters=arguments.adapters, names=names, runs=arguments.runs))
+        return
     measurements = asyncio.run(_measure_all(arguments, folder))
     print_table(measurements)
     if arguments.json:
@@ -79,6 +86,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=SHAPES, default="small", help="shape of the random weights")
     parser.add_argument("--checkpoint", type=Path, help="a Hugging Face folder instead of random weights")
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="default: all")
+    parser.add_argument("--adapters", type=int, default=0, metavar="N", help="what N adapters cost our engine")
     parser.add_argument(
         "--runs", type=int, default=3, help="the median counts, of an even number the better of the middle two"
     )

@@ -30,11 +30,12 @@ class Stream:
 
 
 async def complete(
-    server: Server, prompt: list[int], num_output: int, *, headers: dict[str, str] | None = None
+    server: Server, prompt: list[int], num_output: int, *, place: int = 0, headers: dict[str, str] | None = None
 ) -> Stream:
-    """Exactly `num_output` greedy tokens after the prompt's ids; anything else ends the benchmark."""
+    """Exactly `num_output` greedy tokens after the prompt's ids; anything else ends the benchmark. place: which of a
+    workload's requests it is."""
     body = {
-        "model": server.model,
+        "model": server.model_of(place),
         "prompt": prompt,
         "max_tokens": num_output,
         "temperature": 0,

@@ -23,13 +23,18 @@ _SILENCE_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """base_url ends in /v1. start_s: from the process' start to its first completion; None where it ran already."""
+    """base_url ends in /v1. start_s: from the process' start to its first completion; None where it ran already.
+    adapters: those that its requests use in turn; none for the model itself."""
 
     name: str
     base_url: str
     model: str
     session: aiohttp.ClientSession
     start_s: float | None
+    adapters: tuple[str, ...] = ()
+
+    def model_of(self, request: int) -> str:
+        return self.adapters[request % len(self.adapters)] if self.adapters else self.model
 
 
 @contextlib.asynccontextmanager

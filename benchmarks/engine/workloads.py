@@ -18,7 +18,7 @@ async def prefill(server: Server, *, seed: int) -> tuple[list[Stream], float]:
     """Prompts of 512 tokens, one after the other, and one token out of each."""
     rng = _rng("prefill", seed)
     started = time.perf_counter()
-    streams = [await complete(server, _prompt(rng, PREFILL_TOKENS), 1) for _ in range(4)]
+    streams = [await complete(server, _prompt(rng, PREFILL_TOKENS), 1, place=i) for i in range(4)]
     return streams, time.perf_counter() - started
 
 
@@ -50,7 +50,9 @@ async def mixed(server: Server, *, seed: int) -> tuple[list[Stream], float]:
 
 async def _together(server: Server, requests: list[tuple[list[int], int]]) -> tuple[list[Stream], float]:
     started = time.perf_counter()
-    streams = await asyncio.gather(*(complete(server, prompt, num_output) for prompt, num_output in requests))
+    streams = await asyncio.gather(
+        *(complete(server, prompt, num_output, place=i) for i, (prompt, num_output) in enumerate(requests))
+    )
     return list(streams), time.perf_counter() - started
 
 
@@ -70,3 +72,6 @@ WORKLOADS: dict[str, Workload] = {
     "c=32": decode(32),
     "mixed": mixed,
 }
+
+CONCURRENCY = {"c=1": 1, "c=8": 8, "c=32": 32}
+"""How many sequences a step of these workloads has, most of the time."""
