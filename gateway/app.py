@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.admin.adapters import FORM_OVERHEAD_BYTES, is_adapter_upload
 from gateway.admin.adapters import router as adapters_router
 from gateway.admin.audit import router as audit_router
 from gateway.admin.billing_accounts import router as billing_accounts_router
@@ -31,6 +32,8 @@ from gateway.admin.usage import admin_router as admin_usage_router
 from gateway.admin.usage import router as usage_router
 from gateway.admin.webhooks import router as webhooks_router
 from gateway.admin.workers import router as workers_router
+from gateway.artifacts.references import References, check_root
+from gateway.artifacts.store import ArtifactStore
 from gateway.billing.alerts import BudgetAlerts
 from gateway.billing.invoicing import Invoicing
 from gateway.billing.ledger import UsageLedger
@@ -73,12 +76,14 @@ from gateway.redis_client import AWAY, connect_redis
 from gateway.services import AddSiblings, Services, without_siblings
 from gateway.settings import ConfigError, GatewaySettings
 from gateway.tracing import open_tracing
+from gateway.upstream.adapter_keeper import AdapterKeeper
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.configured_members import FixedMembers
 from gateway.upstream.deep_checks import DeepChecks
 from gateway.upstream.gates import watch_gates
 from gateway.upstream.registry import READ_DEADLINE_S, Registry
+from protocol.object_store import BadStoreUrl
 from router.complexity import shipped_weights
 from router.errors import BadWeights
 from router.gate import Gates
@@ -147,6 +152,8 @@ async def open_services(
         registry = Registry(redis, catalog, fixed, settings)
         deep_checks = DeepChecks(registry, workers)
         bundles = BundleStore(settings, registry, workers)
+        artifacts, references = _artifacts(settings)
+        adapters = AdapterKeeper(sessions, artifacts, catalog, registry, workers, holder=incarnation)
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
         metrics = Metrics()
         reconciler = Reconciler(usage, registry, workers, metrics)
@@ -161,6 +168,8 @@ async def open_services(
             registry=registry,
             gates=gates,
             bundles=bundles,
+            artifacts=artifacts,
+            references=references,
             router_weights=weights,
             workers=workers,
             outbox=outbox,
@@ -198,6 +207,7 @@ async def open_services(
                 watch_gates(gates, registry, metrics),
                 deep_checks.check_forever(),
                 bundles.fetch_forever(),
+                adapters.keep_forever(),
                 workers.sweep_forever(),
                 outbox.keep_forever(),
                 room.keep_forever(),
@@ -215,6 +225,19 @@ def _router_weights(settings: GatewaySettings) -> Weights:
         return read_weights(settings.router_weights.read_bytes())
     except (OSError, BadWeights) as error:
         raise ConfigError(f"TIERGATE_ROUTER_WEIGHTS: {settings.router_weights}: {error}") from error
+
+
+def _artifacts(settings: GatewaySettings) -> tuple[ArtifactStore, References]:
+    try:
+        store = ArtifactStore(settings.store_url, max_weights_bytes=settings.max_adapter_bytes)
+    except BadStoreUrl as error:
+        raise ConfigError(f"TIERGATE_ARTIFACTS_URL: {error}") from error
+    try:
+        for root in settings.adapter_roots:
+            check_root(root)
+    except BadStoreUrl as error:
+        raise ConfigError(f"TIERGATE_ADAPTER_ROOTS: {error}") from error
+    return store, References(settings.adapter_roots)
 
 
 def create_asgi(services: Services) -> ASGIApp:
@@ -250,9 +273,17 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     install_openapi(app)
-    app.add_middleware(BodyLimit, max_body_bytes=services.settings.max_body_bytes)
     app.add_middleware(
-        RequestPolicy, routes=lambda: app.router.routes, trusted_proxies=services.settings.trusted_proxies
+        BodyLimit,
+        max_body_bytes=services.settings.max_body_bytes,
+        max_form_bytes=services.settings.max_adapter_bytes + FORM_OVERHEAD_BYTES,
+        takes_form=is_adapter_upload,
+    )
+    app.add_middleware(
+        RequestPolicy,
+        routes=lambda: app.router.routes,
+        trusted_proxies=services.settings.trusted_proxies,
+        takes_form=is_adapter_upload,
     )
     app.add_middleware(RequestIds, count=services.metrics.control_requests.add)
     install_error_handlers(app)

@@ -7,6 +7,8 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from gateway.artifacts.references import References
+from gateway.artifacts.store import ArtifactStore
 from gateway.billing.invoicing import Invoicing
 from gateway.billing.reconciliation import Reconciler
 from gateway.billing.rerating import Rerating
@@ -53,6 +55,8 @@ class Services:
     registry: Registry
     gates: Gates
     bundles: BundleStore
+    artifacts: ArtifactStore
+    references: References
     router_weights: Weights
     workers: WorkerClient
     outbox: Outbox

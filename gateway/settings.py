@@ -138,6 +138,10 @@ class GatewaySettings(KafkaSettings):
     consumer_port: int | None = Field(default=None, ge=1, le=65535)
     """Of their `/health`, `/ready` and `/metrics`; None: they have none."""
     artifacts_url: str | None = None
+    """Where adapters are kept: `s3://BUCKET/PREFIX`, or a folder that workers see, too; None: in the data directory."""
+    adapter_roots: Annotated[tuple[str, ...], NoDecode, Listed] = ()
+    """Below which administrators of the platform may name adapters that lie there already."""
+    max_adapter_bytes: int = Field(default=2 * 2**30, ge=1024)
     key_pepper: SecretStr = Field(min_length=16)
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: SecretStr | None = Field(default=None, min_length=8)
@@ -204,6 +208,10 @@ class GatewaySettings(KafkaSettings):
             if name.endswith(OVERFLOW_SUFFIX):
                 raise ValueError(f"{name}: names that end in {OVERFLOW_SUFFIX} are those of pools' overflows")
         return pools
+
+    @property
+    def store_url(self) -> str:
+        return self.artifacts_url or str(self.data_dir / "artifacts")
 
     @property
     def sql_url(self) -> str:

@@ -1,59 +1,183 @@
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal, Self, TypeVar
 from uuid import UUID
 
-from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
+from gateway.admin.adapter_forms import FormUpload, form_upload
 from gateway.admin.names import AdapterName, Draft, Id, ModelId, WorkerName
+from gateway.artifacts.references import Reference
 from gateway.clock import utc_now
-from gateway.domain.adapters.models import Adapter
-from gateway.domain.adapters.service import adapters_visible_to, create_adapter, delete_adapter
+from gateway.domain.adapters.models import Adapter, AdapterVariant, VariantStatus
+from gateway.domain.adapters.publishing import NewAdapter, NewVersion, publish
+from gateway.domain.adapters.service import adapters_visible_to, create_adapter, delete_adapter, read_adapter
+from gateway.domain.principal import Principal
+from gateway.http.errors import Forbidden, InvalidRequest
+from gateway.http.forms import is_form
 from gateway.http.pages import Page, PageDep, fetch_page
-from gateway.services import AdminDep, ServicesDep, SessionsDep, visible_tenant
+from gateway.services import AdminDep, Services, ServicesDep, SessionsDep, visible_tenant
+from gateway.upstream.adapter_keeper import adapter_bases
+
+PATH = "/admin/v1/adapters"
+FORM_OVERHEAD_BYTES = 4 << 20
+"""Of the fields and the config beside the weights."""
+DraftT = TypeVar("DraftT", bound=Draft)
 
 router = APIRouter(prefix="/adapters", tags=["adapters"])
 
 
 class AdapterDraft(Draft):
-    """`variants`: base model id -> the adapter's name at that model's workers. `tenant_id` null: for everybody."""
+    """Either `model` and `source`, a folder below one of the operator's roots that holds the adapter's two files; or
+    `variants`, base model id -> the adapter's name at workers that have loaded it themselves. `tenant_id` null: for
+    everybody."""
 
     name: AdapterName
-    variants: Annotated[dict[ModelId, WorkerName], Field(min_length=1)]
     tenant_id: Id | None = None
+    model: ModelId | None = None
+    source: Annotated[str, Field(max_length=2000)] | None = None
+    variants: Annotated[dict[ModelId, WorkerName], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.variants is None) == (self.source is None) or (self.model is None) != (self.source is None):
+            raise ValueError("send `model` and `source`, or `variants`")
+        return self
+
+
+class VariantDraft(Draft):
+    """A folder below one of the operator's roots."""
+
+    source: Annotated[str, Field(max_length=2000)]
+
+
+class UploadFields(Draft):
+    """The fields of a form, before its files `config` and `weights`."""
+
+    name: AdapterName
+    model: ModelId
+    tenant_id: Id | None = None
+
+
+class VariantView(BaseModel):
+    """`digest` and what follows: of adapters that the platform keeps."""
+
+    worker_name: str
+    status: VariantStatus
+    reason: str | None
+    """Why it is not ready."""
+    version: int
+    changed_at: datetime | None
+    digest: str | None
+    size_bytes: int | None
+    rank: int | None
+
+    @classmethod
+    def of(cls, variant: AdapterVariant) -> "VariantView":
+        artifact = variant.artifact
+        return cls(
+            worker_name=variant.worker_name,
+            status=variant.status,  # type: ignore[arg-type]
+            reason=variant.reason,
+            version=variant.version,
+            changed_at=variant.changed_at,
+            digest=variant.digest,
+            size_bytes=artifact.size_bytes if artifact else None,
+            rank=artifact.rank if artifact else None,
+        )
 
 
 class AdapterView(BaseModel):
     id: UUID
     name: str
     tenant_id: UUID | None
+    status: Literal["ready", "pending", "refused"]
+    """ready: one of its variants can be served."""
     variants: dict[str, str]
+    """Base model id -> its name at that model's workers."""
+    details: dict[str, VariantView]
     created_at: datetime
 
     @classmethod
     def of(cls, adapter: Adapter) -> "AdapterView":
-        """`adapter.variants` must be loaded."""
+        """`adapter.variants` and their artifacts must be loaded."""
+        statuses = {variant.status for variant in adapter.variants}
         return cls(
             id=adapter.id,
             name=adapter.name,
             tenant_id=adapter.tenant_id,
+            status="ready" if "ready" in statuses else "pending" if "pending" in statuses else "refused",
             variants={variant.model_id: variant.worker_name for variant in adapter.variants},
+            details={variant.model_id: VariantView.of(variant) for variant in adapter.variants},
             created_at=adapter.created_at,
         )
 
 
-@router.post("", status_code=201)
-async def post_adapter(draft: AdapterDraft, admin: AdminDep, services: ServicesDep) -> AdapterView:
-    pools = services.registry.fleet.pools.values()
+def is_adapter_upload(scope: Scope) -> bool:
+    return scope["method"] in ("POST", "PUT") and scope["path"].startswith(PATH) and is_form(scope)
+
+
+def _takes(form_fields: type[Draft] | None, json: type[Draft]) -> dict[str, Any]:
+    """What FastAPI does not see: a form that is read while it comes, or JSON."""
+    fields = {} if form_fields is None else form_fields.model_json_schema()["properties"]
+    files = {name: {"type": "string", "format": "binary"} for name in ("config", "weights")}
+    form = {
+        "type": "object",
+        "properties": fields | files,
+        "required": [*(form_fields.model_json_schema()["required"] if form_fields else ()), *files],
+        "description": "`config` is adapter_config.json and `weights`, the last part, adapter_model.safetensors",
+    }
+    content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": json.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@router.post("", status_code=201, openapi_extra=_takes(UploadFields, AdapterDraft))
+async def post_adapter(request: Request, admin: AdminDep, services: ServicesDep) -> AdapterView:
+    """Upload an adapter, take one from where it lies, or declare one that workers have loaded themselves.
+
+    It can be used under its name as soon as its status is `ready`.
+    """
+    if is_form(request.scope):
+        async with form_upload(request) as upload:
+            fields = _checked(await upload.fields())
+            place = NewAdapter(fields.name, fields.model, fields.tenant_id, _served_names(services))
+            return await _publish(services, admin, place, upload)
+    draft = await _read_json(request, AdapterDraft)
+    if draft.source is not None and draft.model is not None:
+        place = NewAdapter(draft.name, draft.model, draft.tenant_id, _served_names(services))
+        return await _publish(services, admin, place, _reference(services, admin, draft.source))
     adapter = await create_adapter(
         services.sessions,
         admin,
-        **draft.model_dump(),
-        served_names={name for pool in pools for name in (pool.name, pool.model_id)},
+        name=draft.name,
+        variants=draft.variants or {},
+        tenant_id=draft.tenant_id,
+        served_names=_served_names(services),
         now=utc_now(),
     )
     await services.reload()
     return AdapterView.of(adapter)
+
+
+@router.put("/{adapter_id}/variants/{model_id:path}", openapi_extra=_takes(None, VariantDraft))
+async def put_variant(
+    adapter_id: UUID, model_id: str, request: Request, admin: AdminDep, services: ServicesDep
+) -> AdapterView:
+    """Add the adapter's variant for another base model, or put a new version in the place of the one that is there.
+
+    Requests that are under way end with the old version.
+    """
+    place = NewVersion(adapter_id, model_id)
+    if is_form(request.scope):
+        async with form_upload(request) as upload:
+            if await upload.fields():
+                raise InvalidRequest("the form holds `config` and `weights` alone")
+            return await _publish(services, admin, place, upload)
+    draft = await _read_json(request, VariantDraft)
+    return await _publish(services, admin, place, _reference(services, admin, draft.source))
 
 
 @router.get("")
@@ -63,7 +187,57 @@ async def list_adapters(admin: AdminDep, sessions: SessionsDep, page: PageDep) -
         return await fetch_page(session, query, Adapter.id, page, AdapterView.of)
 
 
+@router.get("/{adapter_id}")
+async def show_adapter(adapter_id: UUID, admin: AdminDep, sessions: SessionsDep) -> AdapterView:
+    adapter = await read_adapter(sessions, adapter_id)
+    if adapter.tenant_id is not None:
+        admin.require_tenant(adapter.tenant_id)
+    return AdapterView.of(adapter)
+
+
 @router.delete("/{adapter_id}", status_code=204)
 async def remove_adapter(adapter_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
+    """Requests that are under way end with it; workers forget it within seconds, the store a while later."""
     await delete_adapter(services.sessions, admin, adapter_id, now=utc_now())
     await services.reload()
+
+
+async def _publish(
+    services: Services, admin: Principal, place: NewAdapter | NewVersion, upload: FormUpload | Reference
+) -> AdapterView:
+    base = adapter_bases(services.registry.fleet).get(place.model_id)
+    adapter = await publish(services.sessions, services.artifacts, admin, place, upload, base=base, now=utc_now())
+    await services.reload()
+    return AdapterView.of(adapter)
+
+
+def _reference(services: Services, admin: Principal, source: str) -> Reference:
+    """A tenant's administrator could name another tenant's files."""
+    if not admin.is_platform_admin:
+        raise Forbidden("only administrators of the platform may name a `source`; upload the files", param="source")
+    return services.references.open(source)
+
+
+def _served_names(services: Services) -> set[str]:
+    pools = services.registry.fleet.pools.values()
+    return {name for pool in pools for name in (pool.name, pool.model_id)}
+
+
+async def _read_json(request: Request, draft: type[DraftT]) -> DraftT:
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        raise InvalidRequest("the body was cut") from None
+    try:
+        return draft.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_context=False)) from None
+
+
+def _checked(fields: dict[str, str]) -> UploadFields:
+    try:
+        return UploadFields.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_context=False)[0]
+        param = str(first["loc"][0])
+        raise InvalidRequest(f"{param}: {first['msg']}", param=param) from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
+from gateway.domain.adapters.models import Adapter
 from gateway.domain.adapters.service import adapters_visible_to
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
@@ -66,8 +68,12 @@ class AdapterTerms:
     name: str
     tenant_id: UUID | None
     variants: Mapping[str, str]
-    """Base model id -> name at that model's workers."""
+    """Base model id -> name at that model's workers, of those that can be served."""
     created_s: int
+    unready: Mapping[str, str]
+    """Base model id -> why its variant cannot be served, or not yet."""
+    is_pending: bool
+    """One of them waits for a worker's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +99,14 @@ class CatalogCache:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self.current = Catalog({}, {}, {}, PriceBook(()))
+        self.read_at = float("-inf")
+        """When the reading of it began, `time.monotonic()`."""
 
     async def reload(self) -> None:
+        began_at = time.monotonic()
         async with asyncio.timeout(READ_DEADLINE_S):
             self.current = await read_catalog(self._sessions)
+        self.read_at = began_at
 
     async def refresh_forever(self) -> None:
         while True:
@@ -114,16 +124,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
             ModelTerms(row.id, row.pool, row.context_window, row.kind, int(row.created_at.timestamp()))
             for row in await session.scalars(select(Model))
         ]
-        adapters = [
-            AdapterTerms(
-                row.id,
-                row.name,
-                row.tenant_id,
-                {variant.model_id: variant.worker_name for variant in row.variants},
-                int(row.created_at.timestamp()),
-            )
-            for row in await session.scalars(adapters_visible_to(None))
-        ]
+        adapters = [_adapter_terms(row) for row in await session.scalars(adapters_visible_to(None))]
         prices = await read_price_book(session)
     return Catalog(
         tiers={tier.name: tier for tier in tiers},
@@ -138,6 +139,18 @@ async def read_price_book(session: AsyncSession) -> PriceBook:
         [_terms(PriceTerms, row) for row in await session.scalars(select(Price))],
         [_terms(SurchargeTerms, row) for row in await session.scalars(select(Surcharge))],
         [_terms(DiscountTerms, row) for row in await session.scalars(select(Discount))],
+    )
+
+
+def _adapter_terms(adapter: Adapter) -> AdapterTerms:
+    return AdapterTerms(
+        adapter.id,
+        adapter.name,
+        adapter.tenant_id,
+        {each.model_id: each.worker_name for each in adapter.variants if each.status == "ready"},
+        int(adapter.created_at.timestamp()),
+        {each.model_id: each.reason or each.status for each in adapter.variants if each.status != "ready"},
+        any(each.status == "pending" for each in adapter.variants),
     )
 
 

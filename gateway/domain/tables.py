@@ -1,7 +1,7 @@
 """Every table, for Alembic: importing this module fills `Base.metadata`."""
 
 from gateway.database import Base
-from gateway.domain.adapters.models import Adapter, AdapterVariant
+from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact
 from gateway.domain.audit.models import AuditEntry
 from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice, InvoiceLine
 from gateway.domain.keys.models import ApiKey
@@ -16,6 +16,7 @@ __all__ = [
     "Adapter",
     "AdapterVariant",
     "ApiKey",
+    "Artifact",
     "AuditEntry",
     "Base",
     "BillingAccount",

@@ -18,8 +18,17 @@ _SCHEMES = ("http", "https")
 
 
 class RequestPolicy:
-    def __init__(self, app: ASGIApp, *, routes: Callable[[], Sequence[BaseRoute]], trusted_proxies: Networks) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        routes: Callable[[], Sequence[BaseRoute]],
+        trusted_proxies: Networks,
+        takes_form: Callable[[Scope], bool] = lambda _: False,
+    ) -> None:
+        """takes_form: whether the request is a form of files that its route reads."""
         self._app = app
+        self._takes_form = takes_form
         self._routes = routes
         self._trusted = trusted_proxies
 
@@ -41,7 +50,7 @@ class RequestPolicy:
         await self._app(scope, receive, send)
 
     def _check_media_type(self, scope: Scope, headers: Headers) -> None:
-        if scope["method"] not in _WITH_BODY or not scope["path"].startswith(_JSON_PATHS):
+        if scope["method"] not in _WITH_BODY or not scope["path"].startswith(_JSON_PATHS) or self._takes_form(scope):
             return
         try:
             check_json(headers)

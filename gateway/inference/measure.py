@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.catalog import AdapterTerms, TierTerms
-from gateway.http.errors import InvalidRequest
+from gateway.http.errors import GatewayError, InvalidRequest, Unavailable
 from gateway.inference.affinity import affinity_of
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted, AcceptedGeneration
@@ -158,11 +158,24 @@ def tier_policy(tier: TierTerms, weights: Weights) -> TierPolicy:
 def adapter_of(
     accepted: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet
 ) -> AdapterTerms | None:
-    """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise."""
+    """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise.
+
+    Raises Unavailable for an adapter that waits for a worker's word, and InvalidRequest for one that fits no model."""
     model = accepted.request.model
     if model == AUTO or fleet.pool_serving(model) is not None:
         return None
-    return accepted.catalog.adapter_of(accepted.principal.tenant_id, model)
+    adapter = accepted.catalog.adapter_of(accepted.principal.tenant_id, model)
+    if adapter is not None and not adapter.variants:
+        raise _not_served(adapter)
+    return adapter
+
+
+def _not_served(adapter: AdapterTerms) -> GatewayError:
+    reasons = "; ".join(f"{model_id}: {reason}" for model_id, reason in adapter.unready.items())
+    message = f"the adapter {adapter.name!r} cannot be served: {reasons or 'it has no variant'}"
+    if adapter.is_pending:
+        return Unavailable(message, retry_after_s=2, code="adapter_pending")
+    return InvalidRequest(message, param="model", code="adapter_refused")
 
 
 def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:

@@ -96,4 +96,31 @@ def test_revision_8_keeps_invoices_when_webhooks_go(tmp_path: Path) -> None:
         command.downgrade(alembic_config(url), "0007")
         assert file.execute("SELECT amount_nanousd FROM credit_entries").fetchall() == [(5,)]
         migrate(url)
-        assert file.execute("SELECT name FROM leases ORDER BY name").fetchall() == [("budget-alerts",), ("webhooks",)]
+        assert file.execute("SELECT name FROM leases ORDER BY name").fetchall() == [
+            ("adapters",),
+            ("budget-alerts",),
+            ("webhooks",),
+        ]
+
+
+def test_revision_12_keeps_adapters_that_workers_have_both_ways(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url, "0011")
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        file.executescript("""
+            INSERT INTO models VALUES ('m', 'small', 5, 'chat', '2026-01-01');
+            INSERT INTO adapters VALUES ('a', NULL, 'pirate', '2026-01-01');
+            INSERT INTO adapter_variants VALUES ('a', 'm', 'p');
+        """)
+        migrate(url)
+        command.check(alembic_config(url))
+        variants = "SELECT worker_name, digest, version, status FROM adapter_variants"
+        assert file.execute(variants).fetchall() == [("p", None, 1, "ready")]
+        file.executescript("""
+            INSERT INTO adapter_artifacts VALUES ('d', 1, 4, 2, '{}', '2026-01-01', NULL, 0);
+            INSERT INTO adapters VALUES ('b', NULL, 'stored', '2026-01-01');
+            INSERT INTO adapter_variants VALUES ('b', 'm', 'sha256:d', 'd', 2, 'ready', NULL, '2026-01-01');
+        """)
+        command.downgrade(alembic_config(url), "0011")
+        assert file.execute("SELECT name FROM adapters").fetchall() == [("pirate",)]
+        assert file.execute("SELECT worker_name FROM adapter_variants").fetchall() == [("p",)]

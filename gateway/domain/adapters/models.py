@@ -1,10 +1,13 @@
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, String, UniqueConstraint, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database import Base
+
+VariantStatus = Literal["ready", "pending", "refused"]
 
 
 class Adapter(Base):
@@ -31,10 +34,38 @@ class Adapter(Base):
 
 
 class AdapterVariant(Base):
-    """The adapter's name at the workers of one base model."""
+    """The adapter's name at the workers of one base model, which for the store's own is `sha256:<digest>`."""
 
     __tablename__ = "adapter_variants"
+    __table_args__ = (Index("ix_adapter_variants_digest", "digest"),)
 
     adapter_id: Mapped[UUID] = mapped_column(ForeignKey("adapters.id", ondelete="CASCADE"), primary_key=True)
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), primary_key=True)
     worker_name: Mapped[str] = mapped_column(String(200))
+    digest: Mapped[str | None] = mapped_column(ForeignKey("adapter_artifacts.digest"))
+    """None: workers have it from somewhere else, and nothing of it is known here."""
+    version: Mapped[int] = mapped_column(server_default="1")
+    """Counts the replacements."""
+    status: Mapped[str] = mapped_column(String(16), server_default="ready")
+    """pending: no worker told yet what an adapter has to fit. refused: it does not fit, as `reason` tells."""
+    reason: Mapped[str | None] = mapped_column(String(600))
+    changed_at: Mapped[datetime | None]
+    artifact: Mapped["Artifact | None"] = relationship(lazy="raise", viewonly=True)
+
+
+class Artifact(Base):
+    """An adapter's files in the store, under a digest; several variants may be of one content."""
+
+    __tablename__ = "adapter_artifacts"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    rank: Mapped[int]
+    num_layers: Mapped[int]
+    shapes: Mapped[dict[str, tuple[int, int]]] = mapped_column(JSON)
+    """Projection -> (out, in)."""
+    created_at: Mapped[datetime]
+    unused_at: Mapped[datetime | None]
+    """Since when no variant is of it: its files stay for requests that are under way."""
+    is_leaving: Mapped[bool] = mapped_column(server_default=false())
+    """Its files are being removed."""

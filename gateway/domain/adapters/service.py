@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
-from gateway.domain.adapters.models import Adapter, AdapterVariant
+from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact
 from gateway.domain.audit.service import record
 from gateway.domain.locks import take_lock
 from gateway.domain.models.models import Model
@@ -16,12 +16,13 @@ from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import require_tenant
 from gateway.domain.tiers.models import Tier
 from gateway.http.errors import Forbidden, InvalidRequest, NotFound
+from protocol.artifacts import digest_of
 from protocol.ids import new_id
 
 
 def adapters_visible_to(tenant_id: UUID | None) -> Select[Adapter]:
-    """A tenant's own and the public ones; None: all. Variants come along."""
-    query = select(Adapter).options(selectinload(Adapter.variants))
+    """A tenant's own and the public ones; None: all. Variants and their artifacts come along."""
+    query = select(Adapter).options(selectinload(Adapter.variants).selectinload(AdapterVariant.artifact))
     if tenant_id is None:
         return query
     return query.where(or_(Adapter.tenant_id == tenant_id, Adapter.tenant_id.is_(None)))
@@ -41,44 +42,84 @@ async def create_adapter(
 
     `served_names`: models and pools that workers serve without a declaration.
     """
-    tenant_id = tenant_id if principal.is_platform_admin else tenant_id or principal.tenant_id
-    principal.require_tenant(tenant_id)
-    adapter = Adapter(id=new_id(now), tenant_id=tenant_id, name=name, created_at=now)
-    adapter.variants = [
-        AdapterVariant(adapter_id=adapter.id, model_id=model_id, worker_name=worker_name)
-        for model_id, worker_name in variants.items()
-    ]
+    tenant_id = owner_of(principal, tenant_id)
+    adapter_id = new_id(now)
     async with sessions.begin() as session:
         await take_lock(session, "names")
-        await check_adapter_name(session, name, tenant_id=tenant_id, served_names=served_names)
-        await _check_models(session, variants)
+        await check_free(session, name, tenant_id=tenant_id, served_names=served_names)
+        for model_id in variants:
+            await check_model(session, model_id, param="variants")
         if not principal.is_platform_admin:
             await _check_worker_names(session, principal.tenant_id, variants)
-        if tenant_id is not None:
-            await _check_quota(session, tenant_id)
+        adapter = Adapter(id=adapter_id, tenant_id=tenant_id, name=name, created_at=now)
+        adapter.variants = [
+            await _declared(session, adapter_id, model_id, worker_name) for model_id, worker_name in variants.items()
+        ]
         session.add(adapter)
         detail = {"name": name, "variants": dict(variants), "tenant_id": tenant_id and str(tenant_id)}
         record(session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, detail=detail)
-    return adapter
+    return await read_adapter(sessions, adapter_id)
 
 
 async def delete_adapter(sessions: Sessions, principal: Principal, adapter_id: UUID, *, now: datetime) -> None:
+    """Requests that are under way end with it; its files stay for them for a while."""
     async with sessions.begin() as session:
-        query = adapters_visible_to(None).where(Adapter.id == adapter_id)
-        adapter = await session.scalar(query)
-        if adapter is None:
-            raise NotFound("there is no such adapter")
-        principal.require_tenant(adapter.tenant_id)
+        await take_lock(session, "names")
+        adapter = await require_adapter(session, principal, adapter_id)
         await session.delete(adapter)
-        tenant_id = adapter.tenant_id
-        record(session, principal, "adapter.delete", object_id=adapter_id, tenant_id=tenant_id, now=now)
+        tenant_id, detail = adapter.tenant_id, {"name": adapter.name}
+        record(session, principal, "adapter.delete", object_id=adapter_id, tenant_id=tenant_id, now=now, detail=detail)
 
 
-async def _check_models(session: AsyncSession, variants: Mapping[str, str]) -> None:
-    known = set(await session.scalars(select(Model.id).where(Model.id.in_(variants))))
-    unknown = variants.keys() - known
-    if unknown:
-        raise InvalidRequest(f"variants: there is no model {min(unknown)!r}", param="variants")
+async def read_adapter(sessions: Sessions, adapter_id: UUID) -> Adapter:
+    async with sessions() as session:
+        adapter = await session.scalar(adapters_visible_to(None).where(Adapter.id == adapter_id))
+    if adapter is None:
+        raise NotFound("there is no such adapter")
+    return adapter
+
+
+async def require_adapter(session: AsyncSession, principal: Principal, adapter_id: UUID) -> Adapter:
+    """One that the principal may administer. Raises NotFound."""
+    adapter = await session.scalar(adapters_visible_to(None).where(Adapter.id == adapter_id))
+    if adapter is None:
+        raise NotFound("there is no such adapter")
+    principal.require_tenant(adapter.tenant_id)
+    return adapter
+
+
+def owner_of(principal: Principal, tenant_id: UUID | None) -> UUID | None:
+    """Whose a new adapter is: a tenant's administrator makes its own alone. Raises NotFound."""
+    tenant_id = tenant_id if principal.is_platform_admin else tenant_id or principal.tenant_id
+    principal.require_tenant(tenant_id)
+    return tenant_id
+
+
+async def check_free(
+    session: AsyncSession, name: str, *, tenant_id: UUID | None, served_names: Collection[str]
+) -> None:
+    """The name is free and the owner may have one more. `names` must be locked for this to hold until the end."""
+    await check_adapter_name(session, name, tenant_id=tenant_id, served_names=served_names)
+    if tenant_id is not None:
+        await _check_quota(session, tenant_id)
+
+
+async def check_model(session: AsyncSession, model_id: str, *, param: str) -> None:
+    if await session.get(Model, model_id) is None:
+        raise InvalidRequest(f"{param}: there is no model {model_id!r}", param=param)
+
+
+async def _declared(session: AsyncSession, adapter_id: UUID, model_id: str, worker_name: str) -> AdapterVariant:
+    """One that workers have by themselves or, by its digest, one that the store has already."""
+    variant = AdapterVariant(adapter_id=adapter_id, model_id=model_id, worker_name=worker_name)
+    digest = digest_of(worker_name)
+    if digest is not None:
+        artifact = await session.get(Artifact, digest)
+        if artifact is None or artifact.is_leaving:
+            raise InvalidRequest(f"variants: the store has no adapter {worker_name!r}; upload it", param="variants")
+        artifact.unused_at = None
+        variant.digest, variant.status = digest, "pending"
+    return variant
 
 
 async def _check_worker_names(session: AsyncSession, tenant_id: UUID, variants: Mapping[str, str]) -> None:
@@ -93,7 +134,7 @@ async def _check_worker_names(session: AsyncSession, tenant_id: UUID, variants: 
     if hidden:
         model_id, name = min(hidden)
         raise InvalidRequest(
-            f"variants: you have no adapter {name!r} for {model_id!r}; ask the platform's operator for it",
+            f"variants: you have no adapter {name!r} for {model_id!r}; upload one or ask the platform's operator",
             param="variants",
         )
 
