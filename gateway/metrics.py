@@ -79,6 +79,11 @@ class Metrics:
         self.upstream_failures = self._tally(
             "tiergate_upstream_failures", "Calls to a replica that did not end well, by why", ("pool", "reason")
         )
+        self.hedges = self._tally(
+            "tiergate_upstream_hedges",
+            "First tokens that were late and asked of a second replica, by whether that was quicker",
+            ("pool", "outcome"),
+        )
         self._ttft = self._distribution(
             "tiergate_time_to_first_token_seconds", "From the request's arrival to its first token", _TTFT_BUCKETS_S
         )

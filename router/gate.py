@@ -156,14 +156,14 @@ class Gates:
     """The gates of all pools; `states` is how they stood when they were last looked at."""
 
     def __init__(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
-        self._thresholds = thresholds
+        self.thresholds = thresholds
         self._gates: dict[str, PoolGate] = {}
         self.states: dict[str, PoolState] = {}
 
     def of(self, pool: str) -> PoolGate:
         gate = self._gates.get(pool)
         if gate is None:
-            gate = self._gates[pool] = PoolGate(self._thresholds)
+            gate = self._gates[pool] = PoolGate(self.thresholds)
         return gate
 
     def observe(self, fleet: Fleet, now_s: float) -> None:

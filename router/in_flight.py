@@ -1,14 +1,19 @@
 """What one gateway process has under way at one member: counted live, and so newer than any report."""
 
+from collections import deque
+
 RECENT_S = 10.0
 """A time to first token is forgotten after this long, so that a member that was slow once is tried again."""
 _NEW_SHARE = 0.2
+MEASURED_S = 60.0
+"""For how long single times are kept, to tell a late first token by."""
+_MAX_MEASURED = 128
 
 
 class InFlight:
     """Times are of the caller's monotonic clock, in seconds."""
 
-    __slots__ = ("_ttft_at_s", "_ttft_ms", "num_streaming", "num_unanswered")
+    __slots__ = ("_measured", "_ttft_at_s", "_ttft_ms", "num_streaming", "num_unanswered")
 
     def __init__(self) -> None:
         self.num_unanswered = 0
@@ -17,6 +22,7 @@ class InFlight:
         """Past their first token."""
         self._ttft_ms = 0.0
         self._ttft_at_s = float("-inf")
+        self._measured: deque[tuple[float, float]] = deque(maxlen=_MAX_MEASURED)
 
     @property
     def num_requests(self) -> int:
@@ -37,6 +43,11 @@ class InFlight:
         else:
             self._ttft_ms += _NEW_SHARE * (ttft_ms - self._ttft_ms)
         self._ttft_at_s = now_s
+        self._measured.append((now_s, ttft_ms))
+
+    def measured_ms(self, now_s: float) -> list[float]:
+        """The last minute's times to first tokens, the newest of them at most."""
+        return [ttft_ms for at_s, ttft_ms in self._measured if now_s - at_s <= MEASURED_S]
 
 
 class Trip:
@@ -56,6 +67,12 @@ class Trip:
         self._in_flight.num_unanswered -= 1
         self._in_flight.num_streaming += 1
         self._in_flight.note_ttft((now_s - self._sent_at_s) * 1000, now_s)
+
+    def give_up(self, now_s: float) -> None:
+        """Another replica was quicker: how long this one took is not known, but so long at least."""
+        if not self._has_token and not self._is_over:
+            self._in_flight.note_ttft((now_s - self._sent_at_s) * 1000, now_s)
+        self.end()
 
     def end(self) -> None:
         """Harmless when it is over."""

@@ -42,6 +42,8 @@ class TierChange(Draft):
     """In place of complexity_threshold where the score is a guess; null: the same."""
     ttft_target_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """Best-effort requests are kept from a pool before the first tokens of this tier come later than that."""
+    is_hedged: bool = False
+    """A first token that is late is asked of a second replica, too."""
     allowed_pools: list[PoolName] | None = None
     """Pools of declared models, or that workers serve."""
     is_best_effort: bool = False
@@ -66,6 +68,7 @@ class TierView(BaseModel):
     complexity_threshold: float
     uncertain_threshold: float | None
     ttft_target_ms: int | None
+    is_hedged: bool
     allowed_pools: list[str] | None
     is_best_effort: bool
 

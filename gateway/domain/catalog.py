@@ -49,6 +49,7 @@ class TierTerms:
     complexity_threshold: float
     uncertain_threshold: float | None
     ttft_target_ms: int | None
+    is_hedged: bool
     allowed_pools: list[str] | None
     is_best_effort: bool
 

@@ -70,6 +70,7 @@ def _terms(pool: str, budget_nanousd_per_month: int) -> TierTerms:
         complexity_threshold=0.0,
         uncertain_threshold=None,
         ttft_target_ms=None,
+        is_hedged=False,
         allowed_pools=None,
         is_best_effort=False,
     )

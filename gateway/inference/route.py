@@ -9,8 +9,9 @@ import msgspec
 
 from gateway.http.errors import UpstreamFailed
 from gateway.inference.exchange import Exchange
+from gateway.inference.failures import note_failure
 from gateway.inference.overflow import reserve_overflow
-from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal, failure_kind
+from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
 from gateway.upstream.client import MemberFailed, MemberRefused
@@ -77,7 +78,7 @@ async def _try(
     if record.trace is not None:
         sent_model = decision.adapter or member.model_name
         record.trace.begin_call(member, model=sent_model, request=record.accepted.request)
-    trip = record.note_member(member, num_told=attempt.num_kept(member))
+    record.note_member(member, num_told=attempt.num_kept(member))
     try:
         await attempt.run(decision, member)
     except MemberRefused as error:
@@ -86,19 +87,16 @@ async def _try(
         sent_model = decision.adapter or member.model_name
         raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
     except MemberFailed as error:
-        kind = failure_kind(error, is_delivered=record.is_delivered)
-        services.metrics.upstream_failures.add((decision.pool, kind))
-        if error.is_fault or not error.is_reachable:
-            services.registry.note_failure(member.worker_id, is_fatal=not error.is_reachable)
-        elif error.retry_after_s is not None:
-            gate.note_full(member.worker_id, time.monotonic())
+        # A second replica may have been asked, and may be the one that answered.
+        failed = record.member or member
+        kind = note_failure(services, decision.pool, failed, error, is_delivered=record.is_delivered)
         return error
     finally:
-        trip.end()
+        record.end_trip()
         if record.trace is not None:
             record.trace.end_call(kind)
     gate.note_end(time.monotonic())
-    services.registry.note_success(member.worker_id)
+    services.registry.note_success((record.member or member).worker_id)
     return None
 
 

@@ -5,22 +5,22 @@ from typing import cast
 
 import msgspec
 
-from gateway.http.errors import UpstreamRefused
 from gateway.inference.accounts import Accounts
+from gateway.inference.call import Call, MemberStream, post
 from gateway.inference.exchange import Exchange
+from gateway.inference.failures import note_failure
+from gateway.inference.hedge import first_to_speak
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
-from gateway.upstream.client import Answer, MemberFailed, MemberRefused
-from gateway.upstream.member_body import member_body, member_headers
-from gateway.upstream.streams.events import BrokenStream
-from gateway.upstream.streams.foreign import ForeignStream
-from gateway.upstream.streams.own import ToldIds, WorkerStream
+from gateway.upstream.client import Answer, MemberFailed
+from gateway.upstream.streams.own import ToldIds
 from gateway.upstream.streams.whole import read_whole
 from protocol.accounting import DONE_EVENT
-from protocol.errors import ErrorBody
-from protocol.load import LOAD_HEADER
 from protocol.requests import GenerationRequest
+from router.balance import order
 from router.fleet import Member
+from router.hedge import late_after_ms, spare
+from router.in_flight import Trip
 from router.policy import Decision
 
 _HEADERS = {
@@ -28,9 +28,6 @@ _HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
-_LOAD_HEADER = LOAD_HEADER.encode()
-_ERROR = msgspec.json.Decoder(ErrorBody)
-MemberStream = WorkerStream | ForeignStream
 
 
 class Relay:
@@ -47,7 +44,7 @@ class Relay:
         """Of the weights that made what was told."""
 
     def num_kept(self, member: Member) -> int:
-        is_able = member.engine == "tiergate" and member.load is not None and member.load.model_version == self._version
+        is_able = member.engine == "tiergate" and _version(member) is not None and _version(member) == self._version
         return self._told.num_tokens if is_able else 0
 
     async def run(self, decision: Decision, member: Member) -> None:
@@ -55,70 +52,142 @@ class Relay:
         record = self._record
         if not self.num_kept(member):
             self._told = ToldIds()
-        self._version = member.load.model_version if member.load is not None else None
-        begun = self._told.of_answers(record.measured.num_choices) if self._told.num_tokens else None
-        body = member_body(
-            record.accepted.body,
-            self._request,
-            member,
-            model=decision.adapter or member.model_name,
-            max_tokens=record.measured.route_request.max_tokens,
-            priority=record.accepted.tier.priority,
-            cache_salt=record.accepted.principal.tenant_text,
-            continue_from=begun,
-        )
-        answer = await send_to(member, body, self._services, record, shows_life=member.engine == "tiergate")
+        self._version = _version(member)
+        call = Call(self._services, record, decision, member, self._told)
+        late_s = self._late_s(decision, member)
         try:
-            note_route(self._exchange, record, decision)
-            if self._request.stream:
-                await self._stream(answer, decision, member)
-            elif answer.is_event_stream:
-                await self._collect(answer, member)
+            if late_s is None:
+                await self._send(call, decision)
             else:
-                await pass_whole(answer, decision, member, self._exchange, record, self._accounts)
-        except BrokenStream as error:
-            raise MemberFailed(f"{member.worker_id}: {error}") from error
+                call = await self._quickest(call, decision, late_s)
+            if self._request.stream:
+                await self._stream(call)
+            elif call.answer.is_event_stream:
+                await self._collect(call)
+            else:
+                await pass_whole(call.answer, decision, call.member, self._exchange, record, self._accounts)
         finally:
-            answer.close()
+            call.close()
 
-    async def _stream(self, answer: Answer, decision: Decision, member: Member) -> None:
-        stream: MemberStream
-        if member.engine == "tiergate":
-            stream = WorkerStream(told=self._told)
-        else:
-            options = self._request.stream_options
-            wants_usage = options is not None and options.include_usage
-            sent_model = decision.adapter or member.model_name
-            stream = ForeignStream(wants_usage=wants_usage, model_at_member=sent_model, model=self._record.shown_model)
-        exchange, record = self._exchange, self._record
+    async def _send(self, call: Call, decision: Decision) -> None:
+        note_sending(self._services, self._record)
+        await call.send()
+        note_route(self._exchange, self._record, decision)
+
+    def _late_s(self, decision: Decision, member: Member) -> float | None:
+        """From when on a second replica is asked; None where none is."""
+        shows_tokens = self._request.stream or member.engine == "tiergate"
+        if not self._record.accepted.tier.is_hedged or not shows_tokens or self._told.num_tokens:
+            return None
+        pool = self._services.registry.fleet.pools.get(decision.pool)
+        if pool is None or pool.overflow_of is not None:
+            return None
+        late_ms = late_after_ms(member, pool.members, time.monotonic())
+        return None if late_ms is None else late_ms / 1000
+
+    async def _quickest(self, first: Call, decision: Decision, late_s: float) -> Call:
+        record, services = self._record, self._services
+        others: list[tuple[Call, Trip]] = []
+
+        def ask_another() -> Call | None:
+            member = self._spare(decision, first.member)
+            if member is None:
+                return None
+            call = Call(services, record, decision, member, ToldIds())
+            others.append((call, record.note_asked(member)))
+            return call
+
+        def note_failed(call: Call, error: MemberFailed) -> None:
+            note_failure(services, decision.pool, call.member, error, is_delivered=False)
+            if call is first:
+                self._follow(*others[0], decision)
+
+        try:
+            quickest = await first_to_speak(
+                first, self._speak(first, decision), ask_another, late_s=late_s, note_failed=note_failed
+            )
+            if others:
+                services.metrics.hedges.add((decision.pool, "lost" if quickest is first else "won"))
+            if quickest is not first:
+                self._follow(*others[0], decision)
+                self._note_progress(quickest)
+            return quickest
+        finally:
+            for _, trip in others:
+                if trip is not record.trip:
+                    trip.end()
+
+    def _follow(self, call: Call, trip: Trip, decision: Decision) -> None:
+        """The answer comes from this one."""
+        record, member = self._record, call.member
+        if record.trip is trip:
+            return
+        self._told, self._version = call.told, _version(member)
+        if record.trace is not None:
+            record.trace.end_call("late")
+            record.trace.begin_call(member, model=decision.adapter or member.model_name, request=self._request)
+        record.follow(member, trip)
+        note_route(self._exchange, record, decision)
+
+    def _spare(self, decision: Decision, first: Member) -> Member | None:
+        services, route = self._services, self._record.measured.route_request
+        pool, state = services.registry.fleet.pools.get(decision.pool), services.gates.states.get(decision.pool)
+        if pool is None or (state is not None and (state.is_saturated or state.is_shedding)):
+            return None
+        candidates = order(pool, request_id=self._record.request_id, adapter=decision.adapter, affinity=route.affinity)
+        found = spare(candidates, first, services.gates.thresholds)
+        budget, num_under_way = services.registry.retry_budget(decision.pool), services.metrics.num_in_flight
+        return found if found is not None and budget.spend(time.monotonic(), num_under_way=num_under_way) else None
+
+    async def _speak(self, call: Call, decision: Decision) -> None:
+        """As `call.speak`, but the client hears meanwhile that its request waits."""
+        await self._send(call, decision)
+        while not (call.stream.num_tokens or call.stream.is_done):
+            passed_on = await self._next(call)
+            if passed_on and self._request.stream and not (call.early or call.stream.has_content):
+                await self._pass_on(passed_on, call)
+            else:
+                call.early += passed_on
+
+    async def _stream(self, call: Call) -> None:
+        stream = call.stream
+        if call.early:
+            await self._pass_on(call.early, call)
         while not stream.is_done:
-            passed_on = await self._next(answer, stream, member)
+            passed_on = await self._next(call)
             if passed_on:
-                if not exchange.is_started:
-                    await exchange.start(200, _HEADERS)
-                record.is_delivered = record.is_delivered or stream.has_content
-                await exchange.send(passed_on)
+                await self._pass_on(passed_on, call)
         self._note_figures(stream)
         await self._accounts.close("ok")
+        if not self._exchange.is_started:
+            await self._exchange.start(200, _HEADERS)
+        await self._exchange.finish(DONE_EVENT)
+
+    async def _pass_on(self, passed_on: bytes, call: Call) -> None:
+        exchange, record = self._exchange, self._record
         if not exchange.is_started:
             await exchange.start(200, _HEADERS)
-        await exchange.finish(DONE_EVENT)
+        record.is_delivered = record.is_delivered or call.stream.has_content
+        await exchange.send(passed_on)
 
-    async def _collect(self, answer: Answer, member: Member) -> None:
+    async def _collect(self, call: Call) -> None:
         """A whole answer of a worker of ours, which told its tokens while it was made."""
-        stream = WorkerStream(is_whole=True, told=self._told)
-        parts = []
-        while not stream.is_done:
-            parts.append(await self._next(answer, stream, member))
-        self._note_figures(stream)
+        parts = [call.early]
+        while not call.stream.is_done:
+            parts.append(await self._next(call))
+        self._note_figures(call.stream)
         body = b"".join(parts).removeprefix(b"data: ").removesuffix(b"\n\n")
         await deliver(body, self._exchange, self._record, self._accounts)
 
-    async def _next(self, answer: Answer, stream: MemberStream, member: Member) -> bytes:
+    async def _next(self, call: Call) -> bytes:
         """What has come for the client. Raises MemberFailed, MemberRefused or, in mid-answer, UpstreamRefused."""
-        record = self._record
-        chunk = await answer.next_chunk()
-        passed_on = stream.feed(chunk) if chunk else stream.finish()
+        passed_on = await call.next()
+        self._note_progress(call)
+        call.check(is_delivered=self._record.is_delivered and not self._told.num_tokens)
+        return passed_on
+
+    def _note_progress(self, call: Call) -> None:
+        record, stream = self._record, call.stream
         record.is_sent = stream.num_tokens > 0 or not stream.is_waiting
         if stream.num_tokens != record.completion_tokens and record.note_tokens(stream.num_tokens):
             ttft_ms = record.elapsed_ms()
@@ -127,13 +196,6 @@ class Relay:
             if target_ms is not None:
                 gate = self._services.gates.of(record.pool)
                 gate.note_first_token(time.monotonic(), ttft_ms=ttft_ms, target_ms=target_ms)
-        if stream.error is not None:
-            raise _failure(stream.error, member, is_delivered=record.is_delivered and not self._told.num_tokens)
-        if stream.is_done:
-            answer.end()
-        elif not chunk:
-            raise MemberFailed(f"{member.worker_id} ended its stream before [DONE]")
-        return passed_on
 
     def _note_figures(self, stream: MemberStream) -> None:
         if stream.accounting is not None:
@@ -185,39 +247,18 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
         headers["x-tiergate-adapter"] = record.measured.adapter_name
 
 
-async def send_to(
-    member: Member, body: bytes, services: Services, record: UsageRecord, *, shows_life: bool = False
-) -> Answer:
-    """As `WorkerClient.post`; to our own workers with the tenant, its weight, and how long it may still take."""
-    accepted, elapsed_s = record.accepted, record.elapsed_ms() / 1000
-    services.metrics.observe_preparation(elapsed_s)
-    headers: dict[str, str] = {}
-    if member.engine == "tiergate":
-        headers = member_headers(
-            request_id=accepted.request_id,
-            tenant_id=accepted.principal.tenant_text,
-            weight=accepted.tier.weight,
-            deadline_s=max(0.001, services.settings.request_timeout_s - elapsed_s),
-            shown_model=record.shown_model,
-        )
-    if record.trace is not None:
-        headers |= record.trace.headers()
-    record.note_sent(elapsed_s * 1000)
-    answer = await services.workers.post(member, accepted.path, body, headers, shows_life=shows_life)
-    load = answer.header(_LOAD_HEADER)
-    if load is not None and member.engine == "tiergate":
-        services.registry.note_load(member.worker_id, load)
-    return answer
+async def send_to(member: Member, body: bytes, services: Services, record: UsageRecord) -> Answer:
+    """As `post`, for what is sent once."""
+    note_sending(services, record)
+    return await post(member, body, services, record)
 
 
-def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
-    """What a stream's error event means: to the client its own words, unless another replica may still do better."""
-    if is_delivered:
-        return UpstreamRefused(502, body)
-    try:
-        is_refusal = _ERROR.decode(body).error.type == "invalid_request_error"
-    except msgspec.MsgspecError:
-        is_refusal = False
-    if is_refusal:
-        return MemberRefused(400, body)
-    return MemberFailed(f"{member.worker_id} gave the request up: {body[:200]!r}", is_reachable=True, is_fault=True)
+def note_sending(services: Services, record: UsageRecord) -> None:
+    elapsed_ms = record.elapsed_ms()
+    services.metrics.observe_preparation(elapsed_ms / 1000)
+    record.note_sent(elapsed_ms)
+
+
+def _version(member: Member) -> str | None:
+    """Of its weights."""
+    return member.load.model_version if member.load is not None else None

@@ -54,6 +54,8 @@ class UsageRecord:
         self.overflow: Reservation | None = None
         """In the budget of the pool's overflow, where the request goes there."""
         self.worker_id: str | None = None
+        self.member: Member | None = None
+        """Whom the answer comes from, as far as is known."""
         self.trip: Trip | None = None
         """The try under way, among what its member has to do."""
         self.model_version = self.model_id
@@ -94,18 +96,34 @@ class UsageRecord:
         self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
         self._price = self._find_price()
 
-    def note_member(self, member: Member, *, num_told: int = 0) -> Trip:
-        """Another try begins; of the one before it only the `num_told` tokens count. The caller ends the trip."""
-        self.worker_id = member.worker_id
+    def note_member(self, member: Member, *, num_told: int = 0) -> None:
+        """Another try begins; of the one before it only the `num_told` tokens count. The caller calls `end_trip`."""
+        self._follow(member, self.note_asked(member), num_told=num_told)
+
+    def note_asked(self, member: Member) -> Trip:
+        """This member is asked as well; the caller ends the trip unless it is followed."""
         self._tried.append(member.worker_id)
         self._decision = None
-        self.trip = member.in_flight.send(time.monotonic())
+        return member.in_flight.send(time.monotonic())
+
+    def follow(self, member: Member, trip: Trip) -> None:
+        """A member that was asked as well was quicker: the one before it is given up, and nothing of it counts."""
+        if self.trip is not None:
+            self.trip.give_up(time.monotonic())
+        self._follow(member, trip, num_told=0)
+        self.is_sent = True
+
+    def end_trip(self) -> None:
+        if self.trip is not None:
+            self.trip.end()
+
+    def _follow(self, member: Member, trip: Trip, *, num_told: int) -> None:
+        self.member, self.worker_id, self.trip = member, member.worker_id, trip
         self.is_sent = num_told > 0
         self._is_answered = False
         self.completion_tokens = num_told
         if member.load is not None and member.load.model_version:
             self.model_version = f"{self.model_id}@{member.load.model_version}"
-        return self.trip
 
     def note_sent(self, elapsed_ms: float) -> None:
         self.is_sent = True

@@ -23,6 +23,7 @@ def make_tier(**fields: Any) -> TierTerms:
         "complexity_threshold": 0.5,
         "uncertain_threshold": None,
         "ttft_target_ms": None,
+        "is_hedged": False,
         "allowed_pools": None,
         "is_best_effort": False,
     }

@@ -25,5 +25,6 @@ class Tier(Base):
     complexity_threshold: Mapped[float]
     uncertain_threshold: Mapped[float | None]
     ttft_target_ms: Mapped[int | None]
+    is_hedged: Mapped[bool]
     allowed_pools: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     is_best_effort: Mapped[bool]

@@ -1,0 +1,145 @@
+"""A completion at one member, from its sending to its answer's end. What comes is read here and passed on elsewhere."""
+
+import msgspec
+
+from gateway.http.errors import UpstreamRefused
+from gateway.inference.usage_record import UsageRecord
+from gateway.inference.validate import AcceptedGeneration
+from gateway.services import Services
+from gateway.upstream.client import Answer, MemberFailed, MemberRefused
+from gateway.upstream.member_body import member_body, member_headers
+from gateway.upstream.streams.events import BrokenStream
+from gateway.upstream.streams.foreign import ForeignStream
+from gateway.upstream.streams.own import ToldIds, WorkerStream
+from protocol.errors import ErrorBody
+from protocol.load import LOAD_HEADER
+from router.fleet import Member
+from router.policy import Decision
+
+_LOAD_HEADER = LOAD_HEADER.encode()
+_ERROR = msgspec.json.Decoder(ErrorBody)
+MemberStream = WorkerStream | ForeignStream
+
+
+class Call:
+    """`told`: what members told of the answer so far. Whoever makes it closes it."""
+
+    def __init__(
+        self, services: Services, record: UsageRecord, decision: Decision, member: Member, told: ToldIds
+    ) -> None:
+        self._services = services
+        self._record = record
+        self._decision = decision
+        self._accepted: AcceptedGeneration = record.accepted  # type: ignore[assignment]
+        self._answer: Answer | None = None
+        self._stream: MemberStream | None = None
+        self._is_cut = False
+        self.member = member
+        self.told = told
+        self.early = b""
+        """What came for the client before `speak` ended."""
+
+    @property
+    def answer(self) -> Answer:
+        assert self._answer is not None
+        return self._answer
+
+    @property
+    def stream(self) -> MemberStream:
+        assert self._stream is not None
+        return self._stream
+
+    async def send(self) -> None:
+        """Until the member begins to answer. Raises MemberFailed or MemberRefused."""
+        accepted, record, member = self._accepted, self._record, self.member
+        model = self._decision.adapter or member.model_name
+        body = member_body(
+            accepted.body,
+            accepted.request,
+            member,
+            model=model,
+            max_tokens=record.measured.route_request.max_tokens,
+            priority=accepted.tier.priority,
+            cache_salt=accepted.principal.tenant_text,
+            continue_from=self.told.of_answers(record.measured.num_choices) if self.told.num_tokens else None,
+        )
+        is_own = member.engine == "tiergate"
+        self._answer = await post(member, body, self._services, record, shows_life=is_own)
+        self._stream = self._parser(model)
+
+    def _parser(self, model: str) -> MemberStream:
+        request = self._accepted.request
+        if self.member.engine == "tiergate":
+            return WorkerStream(is_whole=not request.stream, told=self.told)
+        wants_usage = request.stream_options is not None and request.stream_options.include_usage
+        return ForeignStream(wants_usage=wants_usage, model_at_member=model, model=self._record.shown_model)
+
+    async def next(self) -> bytes:
+        """What has come for the client; then `check`. Raises MemberFailed."""
+        stream, answer = self.stream, self.answer
+        chunk = await answer.next_chunk()
+        try:
+            passed_on = stream.feed(chunk) if chunk else stream.finish()
+        except BrokenStream as error:
+            raise MemberFailed(f"{self.member.worker_id}: {error}") from error
+        if stream.is_done:
+            answer.end()
+        else:
+            self._is_cut = not chunk
+        return passed_on
+
+    def check(self, *, is_delivered: bool) -> None:
+        """Raises MemberFailed, MemberRefused or, where the client has a part that nobody can go on from,
+        UpstreamRefused."""
+        if self.stream.error is not None:
+            raise _failure(self.stream.error, self.member, is_delivered=is_delivered)
+        if self._is_cut:
+            raise MemberFailed(f"{self.member.worker_id} ended its stream before [DONE]")
+
+    async def speak(self) -> None:
+        """Send, and read up to the first token. Raises MemberFailed or MemberRefused."""
+        await self.send()
+        while not (self.stream.num_tokens or self.stream.is_done):
+            self.early += await self.next()
+            self.check(is_delivered=False)
+
+    def close(self) -> None:
+        """Left before its end, the member stops computing."""
+        if self._answer is not None:
+            self._answer.close()
+
+
+async def post(
+    member: Member, body: bytes, services: Services, record: UsageRecord, *, shows_life: bool = False
+) -> Answer:
+    """As `WorkerClient.post`; to our own workers with the tenant, its weight, and how long it may still take."""
+    accepted = record.accepted
+    headers: dict[str, str] = {}
+    if member.engine == "tiergate":
+        headers = member_headers(
+            request_id=accepted.request_id,
+            tenant_id=accepted.principal.tenant_text,
+            weight=accepted.tier.weight,
+            deadline_s=max(0.001, services.settings.request_timeout_s - record.elapsed_ms() / 1000),
+            shown_model=record.shown_model,
+        )
+    if record.trace is not None:
+        headers |= record.trace.headers()
+    answer = await services.workers.post(member, accepted.path, body, headers, shows_life=shows_life)
+    load = answer.header(_LOAD_HEADER)
+    if load is not None and member.engine == "tiergate":
+        services.registry.note_load(member.worker_id, load)
+    return answer
+
+
+def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
+    """What a stream's error event means: to the client its own words, unless another replica may still do better."""
+    if is_delivered:
+        return UpstreamRefused(502, body)
+    try:
+        is_refusal = _ERROR.decode(body).error.type == "invalid_request_error"
+    except msgspec.MsgspecError:
+        is_refusal = False
+    if is_refusal:
+        return MemberRefused(400, body)
+    return MemberFailed(f"{member.worker_id} gave the request up: {body[:200]!r}", is_reachable=True, is_fault=True)

@@ -1,0 +1,18 @@
+"""Tiers may have late first tokens asked of a second replica."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("tiers", sa.Column("is_hedged", sa.Boolean(), nullable=False, server_default=sa.false()))
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("tiers") as tiers:
+        tiers.drop_column("is_hedged")
