@@ -80,6 +80,7 @@ from gateway.upstream.adapter_keeper import AdapterKeeper
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.configured_members import FixedMembers
+from gateway.upstream.conversations import Conversations
 from gateway.upstream.deep_checks import DeepChecks
 from gateway.upstream.gates import watch_gates
 from gateway.upstream.registry import READ_DEADLINE_S, Registry
@@ -167,6 +168,7 @@ async def open_services(
             limiter=limiter,
             registry=registry,
             gates=gates,
+            conversations=Conversations(limiter.redis, is_away=lambda: limiter.is_local),
             bundles=bundles,
             artifacts=artifacts,
             references=references,

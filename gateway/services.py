@@ -30,6 +30,7 @@ from gateway.overload import OverloadGuard
 from gateway.settings import GatewaySettings
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
+from gateway.upstream.conversations import Conversations
 from gateway.upstream.registry import Registry
 from router.gate import Gates
 from router.weights import Weights
@@ -54,6 +55,7 @@ class Services:
     limiter: Limiter
     registry: Registry
     gates: Gates
+    conversations: Conversations
     bundles: BundleStore
     artifacts: ArtifactStore
     references: References

@@ -33,6 +33,8 @@ class RouteExplanation(msgspec.Struct, kw_only=True):
     threshold: float
     is_uncertain: bool
     needs_large: bool
+    is_warm: bool
+    """The conversation went to the large pool lately and stays there."""
     pools: list[PoolStanding]
     candidates: list[CandidateLoad]
     prompt_tokens: int

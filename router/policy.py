@@ -26,7 +26,7 @@ from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, Saturated, Unkn
 from router.fleet import AUTO, LARGE, SMALL, Fleet, Member, Pool
 from router.saturation import PoolState, is_pool_full
 
-Reason = Literal["requested", "simple", "complex", "saturated", "unavailable"]
+Reason = Literal["requested", "simple", "complex", "warm", "saturated", "unavailable"]
 OnSaturation = Literal["fallback", "queue", "reject"]
 Standing = Literal["open", "saturated", "shedding", "unavailable"]
 RETRY_AFTER_S = 1.0
@@ -38,6 +38,7 @@ class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     """`variants` maps a pool to the adapter's name at its members; None when no adapter is asked for.
 
     is_uncertain: the score is a guess. needs_large: what it asks for is beyond the small pool, whatever the score.
+    is_warm: its conversation went large lately, and stays there.
     can_move: another pool may stand in for the one that was named. may_leave: also a provider outside.
     """
 
@@ -47,6 +48,7 @@ class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
     complexity: float = 0.0
     is_uncertain: bool = False
     needs_large: bool = False
+    is_warm: bool = False
     prompt_tokens: int = 0
     max_tokens: int = 0
     can_move: bool = True
@@ -166,6 +168,11 @@ def threshold_of(request: RouteRequest, tier: TierPolicy) -> float:
     return tier.complexity_threshold
 
 
+def looks_hard(request: RouteRequest, tier: TierPolicy) -> bool:
+    """Whether the request alone calls for the large pool."""
+    return request.needs_large or request.complexity >= threshold_of(request, tier)
+
+
 def is_no_dearer(pool: Pool, than: Pool) -> bool:
     """By the order of pools and by every price; pools that have no order are compared only where both have prices."""
     if pool.name in _ORDER and than.name in _ORDER:
@@ -277,11 +284,14 @@ def _own_route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
     pools = _fitting(request, _allowed(pools, request, tier))
     if len(pools) == 1 and request.variants is not None:
         return _Route(pools, "requested", False)
-    is_complex = request.needs_large or request.complexity >= threshold_of(request, tier)
-    by_wish = tuple(sorted(pools, key=lambda pool: (pool.name == LARGE) != is_complex))
+    is_complex = looks_hard(request, tier)
+    wants_large = is_complex or request.is_warm
+    by_wish = tuple(sorted(pools, key=lambda pool: (pool.name == LARGE) != wants_large))
     if request.needs_large and by_wish[0].name == LARGE:
         by_wish = by_wish[:1]
-    return _Route(by_wish, "complex" if by_wish[0].name == LARGE else "simple", False)
+    if by_wish[0].name != LARGE:
+        return _Route(by_wish, "simple", False)
+    return _Route(by_wish, "warm" if request.is_warm and not is_complex else "complex", False)
 
 
 def _requested(named: Pool, request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:

@@ -36,7 +36,7 @@ ANSWER_HEADERS = {
     "x-tiergate-model": "the model that served it",
     "x-tiergate-pool": "the pool that served it",
     "x-tiergate-adapter": "the adapter, if any",
-    "x-tiergate-route": "why: requested, simple, complex, saturated, unavailable",
+    "x-tiergate-route": "why: requested, simple, complex, warm, saturated, unavailable",
     "x-tiergate-complexity": "0 to 1, as the router scored the prompt; not where the request names its model",
     "x-tiergate-limiter": "`local` while Redis is away",
     "x-ratelimit-limit-requests": "requests a minute",

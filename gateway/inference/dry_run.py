@@ -72,6 +72,7 @@ def _explain(decision: Decision, measured: Measured) -> RouteExplanation:
         threshold=decision.threshold,
         is_uncertain=measured.route_request.is_uncertain,
         needs_large=measured.route_request.needs_large,
+        is_warm=measured.route_request.is_warm,
         pools=[PoolStanding(pool=look.pool, standing=look.standing) for look in decision.pools],
         candidates=[
             CandidateLoad(

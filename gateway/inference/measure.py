@@ -21,7 +21,7 @@ from protocol.requests import ChatCompletionRequest, GenerationRequest, list_pro
 from router.complexity import Complexity, chat_complexity, chat_prompt, text_complexity, text_prompt, unscored
 from router.errors import RouteError
 from router.fleet import AUTO, Fleet, Pool
-from router.policy import RouteRequest, TierPolicy, possible_pools
+from router.policy import RouteRequest, TierPolicy, looks_hard, possible_pools
 from router.weights import Weights
 from text.bundle import Bundle, TextTooLong
 
@@ -69,6 +69,7 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
     policy = tier_policy(tier, services.router_weights)
     is_scored = scores_all or adapter is not None or request.model == AUTO
     complexity = _complexity(request, services.router_weights) if is_scored else _structure(request)
+    tenant = accepted.principal.tenant_text
     route = RouteRequest(
         request_id=accepted.request_id,
         model=request.model,
@@ -76,9 +77,12 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
         complexity=complexity.score,
         is_uncertain=complexity.is_uncertain,
         needs_large=complexity.needs_large,
-        affinity=affinity_of(request, accepted.principal.tenant_text),
+        affinity=affinity_of(request, tenant),
         may_leave=not accepted.principal.is_local_only,
     )
+    if is_scored and isinstance(request, ChatCompletionRequest) and not looks_hard(route, policy):
+        is_warm = await services.conversations.is_warm(tenant, request.messages)
+        route = msgspec.structs.replace(route, is_warm=is_warm)
     pools = _pools(route, policy, fleet)
     if pools[0].kind != "chat":
         raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")

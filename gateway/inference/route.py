@@ -15,6 +15,7 @@ from gateway.inference.refusals import as_failure, as_gateway_error, as_refusal
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
 from gateway.upstream.client import MemberFailed, MemberRefused
+from protocol.requests import ChatCompletionRequest
 from router.balance import order
 from router.errors import RouteError, Saturated
 from router.fleet import Member, usable_members
@@ -157,6 +158,9 @@ def _decide(services: Services, exchange: Exchange, record: UsageRecord, *, has_
         # Headers that name the pool are with the client, and they must stay true.
         raise RouteError(f"no replica of {pool} is left")
     record.note_decision(decision)
+    request = record.accepted.request
+    if decision.reason in ("complex", "warm") and isinstance(request, ChatCompletionRequest):
+        services.conversations.note(record.accepted.principal.tenant_text, request.messages)
     return decision
 
 
