@@ -130,6 +130,12 @@ class Journal:
             for statement, values in statements:
                 run.execute(statement, (values,))
 
+    def probe(self) -> None:
+        """Whether the disk takes anything."""
+        self._synchronous("FULL")
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        self._connection.execute(f"PRAGMA user_version = {(version + 1) % 2}")
+
     def close_lost(self) -> int:
         """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
         query = "SELECT event, completion_tokens, cost_nanousd, price_lines FROM under_way"

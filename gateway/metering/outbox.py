@@ -254,6 +254,8 @@ class Outbox:
         try:
             while (batch := self._handed_over.get()) is not None:
                 try:
+                    if not batch:
+                        self._journal.probe()
                     closed = [event for _, event in batch.closed]
                     self._journal.write(batch.opened, batch.progress, closed, batch.forgotten, batch.admissions)
                 except sqlite3.Error as error:
@@ -297,7 +299,8 @@ class Outbox:
         self._loop.call_later(_RETRY_S, self._retry)
 
     def _retry(self) -> None:
-        if self._batch and self._in_hand is None:
+        """Also with nothing to write: while the disk has failed no request begins, and so nothing may ever come."""
+        if self._in_hand is None:
             self._hand_over()
 
     def _die(self, error: BaseException) -> None:

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -83,17 +84,41 @@ async def test_the_folder_of_a_living_gateway_is_not_adopted(tmp_path: Path) -> 
 async def test_a_failing_disk_fails_the_close_and_the_event_is_written_when_it_recovers(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
         await outbox.close(make_event("r1"))
-        with sqlite3.connect(tmp_path / "outbox" / "one" / "events.sqlite") as other:
-            other.execute("ALTER TABLE closed RENAME TO away")
+        execute(tmp_path, "ALTER TABLE closed RENAME TO away")
         with pytest.raises(OutboxFailed):
             await asyncio.wait_for(outbox.close(make_event("r2")), DEADLINE_S)
         assert outbox.failure is not None
-        with sqlite3.connect(tmp_path / "outbox" / "one" / "events.sqlite") as other:
-            other.execute("ALTER TABLE away RENAME TO closed")
-        other.close()
+        execute(tmp_path, "ALTER TABLE away RENAME TO closed")
         await _until_recovered(outbox)
         assert outbox.failure is None
     assert [event.request_id for event in closed_events(tmp_path)][:2] == ["r1", "r2"]
+
+
+async def test_a_disk_that_fails_for_a_note_of_progress_alone_is_tried_until_it_recovers(tmp_path: Path) -> None:
+    """What is noted is not kept, so that nothing waits to be written; and no request may begin meanwhile."""
+    async with Outbox(tmp_path, "one") as outbox, asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        request = OpenEvent(make_event("r1", completion_tokens=1))
+        outbox.open(request)
+        keeping = group.create_task(outbox.keep_forever())
+        # The note, and the count of what was admitted.
+        await _until(lambda: outbox.num_commits >= 2)
+        execute(tmp_path, "CREATE TRIGGER no BEFORE UPDATE ON under_way BEGIN SELECT RAISE(FAIL, 'full'); END")
+        request.go_on(completion_tokens=2, cost_nanousd=2)
+        await _until(lambda: outbox.failure is not None)
+        execute(tmp_path, "DROP TRIGGER no")
+        await _until(lambda: outbox.failure is None)
+        await outbox.close(make_event("r1"))
+        keeping.cancel()
+
+
+def execute(data_dir: Path, statement: str) -> None:
+    with closing(sqlite3.connect(data_dir / "outbox" / "one" / "events.sqlite", isolation_level=None)) as other:
+        other.execute(statement)
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def test_an_event_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
