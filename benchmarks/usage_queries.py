@@ -20,6 +20,7 @@ from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
 
+from gateway.dashboard.ranges import RANGES, window_of
 from gateway.metering.queries import UsageQueries
 from gateway.metering.rollups.keeper import RollupKeeper
 from gateway.metering.schema import connect_migrated
@@ -76,10 +77,11 @@ def make_events(client: Client, num_events: int) -> None:
 def questions(queries: UsageQueries) -> dict[str, tuple[str, Callable[[], Awaitable[object]]]]:
     """By name: whose page it is, and the question."""
     month, week = Window(NOW - timedelta(days=DAYS), NOW), Window(NOW - timedelta(days=7), NOW)
+    axes = {name: RANGES[name].axis(NOW) for name in ("30d", "7d")}
     asked: dict[str, tuple[str, Callable[[], Awaitable[object]]]] = {}
     for whose, tenant_id in (("all", None), ("one", TENANT)):
-        for name, window, bucket_s in (("30d", month, 86400), ("7d", week, 3 * 3600)):
-            where = f"{whose} {name}"
+        for name, axis in axes.items():
+            where, window, bucket_s = f"{whose} {name}", window_of(axis), axis.bucket_s
             asked[f"{where} totals"] = "overview", lambda w=window, t=tenant_id: queries.totals(w, tenant_id=t)
             for column, group_by in (("model_version", "model"), ("tenant_id", "tenant")):
                 asked[f"{where} series by {group_by}"] = (

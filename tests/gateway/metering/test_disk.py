@@ -1,0 +1,109 @@
+"""A real gateway whose disk takes nothing any more: 503 before anything would be lost, and nothing acknowledged is."""
+
+import asyncio
+import resource
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from benchmarks.exactly_once.member import answer
+from gateway.metering.folders import list_folders
+from gateway.metering.journal import Journal
+from gateway.metering.outbox import adopt_orphans
+from tests.support.gateway_processes import DEADLINE_S, Processes, kill, serving, until_dead
+from tests.support.members import serving_member
+from tests.support.valkey import ValkeyProcess
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 3}
+NUM_CLIENTS = 4
+PAUSE_S = 0.01
+
+
+@dataclass
+class Clients:
+    """They ask all the time, every other time for a stream."""
+
+    origin: str
+    key: str
+    finished: set[str] = field(default_factory=set)
+    """Ids of the requests that were answered in whole."""
+    statuses: Counter[int] = field(default_factory=Counter)
+    is_over: bool = False
+
+    async def ask_for_ever(self) -> None:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        async with httpx.AsyncClient(base_url=f"{self.origin}/v1", headers=headers, timeout=DEADLINE_S) as client:
+            number = 0
+            while not self.is_over:
+                number += 1
+                try:
+                    reply = await client.post("/chat/completions", json=BODY | {"stream": number % 2 == 0})
+                except httpx.TransportError:
+                    # It was killed under us.
+                    return
+                is_whole = reply.status_code == 200 and (number % 2 or b"data: [DONE]" in reply.content)
+                if is_whole:
+                    self.finished.add(reply.headers["x-request-id"])
+                self.statuses[200 if is_whole else max(reply.status_code, 500)] += 1
+                await asyncio.sleep(PAUSE_S)
+
+    async def until(self, status: int, *, more: int = 12) -> None:
+        """So many more answers of it, without another in between."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                others, goal = self.statuses.total() - self.statuses[status], self.statuses[status] + more
+                while self.statuses[status] < goal:  # noqa: ASYNC110
+                    await asyncio.sleep(PAUSE_S)
+                if self.statuses.total() - self.statuses[status] == others:
+                    return
+
+
+@asynccontextmanager
+async def asking(processes: Processes) -> AsyncIterator[Clients]:
+    clients = Clients(processes.origin, await processes.make_key())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(NUM_CLIENTS):
+            group.create_task(clients.ask_for_ever())
+        try:
+            yield clients
+        finally:
+            clients.is_over = True
+
+
+def limit_files(pid: int, num_bytes: int) -> None:
+    """From now on the kernel refuses the process each write beyond it, as of a disk that takes no more."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (num_bytes, most))
+
+
+async def test_a_disk_that_takes_nothing_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    async with (
+        serving_member(answer) as url,
+        serving(tmp_path, valkey.url, num_processes=1, member_url=url) as processes,
+        asking(processes) as clients,
+    ):
+        pid = processes.parent.pid
+        await clients.until(200)
+        limit_files(pid, 0)
+        await clients.until(503)
+        async with httpx.AsyncClient() as client:
+            ready = await client.get(f"{processes.origin}/ready")
+        assert ready.status_code == 503 and "outbox" in ready.json()["missing"]
+        limit_files(pid, resource.RLIM_INFINITY)
+        await clients.until(200)
+        limit_files(pid, 0)
+        await clients.until(503)
+        kill(pid)
+        await until_dead({pid})
+    adopt_orphans(tmp_path / "data")
+    [folder] = list_folders(tmp_path / "data")
+    with closing(Journal.open(folder)) as journal:
+        events = [closed.event for closed in journal.read_closed(100_000)]
+    assert len({event.request_id for event in events}) == len(events)
+    assert clients.finished <= {event.request_id for event in events if event.status == "ok"}
