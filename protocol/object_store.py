@@ -1,5 +1,6 @@
 """The object store behind a URL: a local folder or S3, the same for gateways and workers."""
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,3 +64,10 @@ def local_folder(url: str) -> Path | None:
 def first_line(error: BaseException) -> str:
     """The library adds what is for its own developers."""
     return (str(error) or type(error).__name__).split("\n", 1)[0]
+
+
+async def read_object(store: "ObjectStore", path: str, *, block_bytes: int) -> AsyncIterator[bytes]:
+    """In requests of `block_bytes`, each with its deadline. Raises OSError or obstore's BaseError."""
+    size: int = (await store.head_async(path))["size"]
+    for start in range(0, size, block_bytes):
+        yield bytes(await store.get_range_async(path, start=start, end=min(size, start + block_bytes)))

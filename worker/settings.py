@@ -59,6 +59,11 @@ class WorkerSettings(BaseSettings):
     adapters: Adapters = Field(
         default={}, validation_alias=AliasChoices(f"{ENV_PREFIX}ADAPTERS", f"{ENV_PREFIX}ADAPTER")
     )
+    artifacts_url: str | None = None
+    """The platform's store of adapters: `s3://BUCKET/PREFIX` or a folder; None: only those of `adapters` are served."""
+    artifacts_dir: Path | None = None
+    """Where fetched adapters are kept; None: below `~/.cache/tiergate`, by the port."""
+    artifacts_max_mb: int = Field(default=8192, ge=1)
     max_model_len: int | None = Field(default=None, ge=1)
     register_url: str | None = Field(default=None, validation_alias=f"{ENV_PREFIX}REGISTER")
     """The Redis to send heartbeats to."""
@@ -89,6 +94,10 @@ class WorkerSettings(BaseSettings):
     @property
     def served_name(self) -> str:
         return self.name or self.model.resolve().name
+
+    @property
+    def adapter_cache(self) -> Path:
+        return self.artifacts_dir or Path.home() / ".cache" / "tiergate" / f"adapters-{self.port}"
 
     @property
     def is_loopback(self) -> bool:

@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from gateway.artifacts.peft_config import MAX_CONFIG_BYTES
 from gateway.http.errors import InvalidRequest, Unavailable
 from protocol.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from protocol.object_store import BadStoreUrl, first_line, local_folder, open_object_store
+from protocol.object_store import BadStoreUrl, first_line, local_folder, open_object_store, read_object
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -97,9 +97,8 @@ class _StoredSource:
         self._parts = parts
 
     async def read(self, file: str) -> AsyncIterator[bytes]:
-        found = await self._store.get_async("/".join([*self._parts, file]))
-        async for block in found.stream(min_chunk_size=BLOCK_BYTES):
-            yield bytes(block)
+        async for block in read_object(self._store, "/".join([*self._parts, file]), block_bytes=BLOCK_BYTES):
+            yield block
 
 
 class _LocalSource:

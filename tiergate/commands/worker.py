@@ -19,6 +19,13 @@ def worker(
     adapter: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A PEFT adapter to load; may be repeated.")
     ] = None,
+    artifacts_url: Annotated[
+        str | None, typer.Option(help="The platform's store of adapters: s3://BUCKET/PREFIX or a folder.")
+    ] = None,
+    artifacts_dir: Annotated[
+        Path | None, typer.Option(help="Where fetched adapters are kept; default: below ~/.cache/tiergate.")
+    ] = None,
+    artifacts_max_mb: Annotated[int | None, typer.Option(min=1, help="How much of them is kept there.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
     max_waiting: Annotated[int | None, typer.Option(min=0, help="How many more may wait.")] = None,
@@ -74,6 +81,9 @@ def worker(
             pooling=pooling,
             pool=pool,
             adapters=adapter or None,
+            artifacts_url=artifacts_url,
+            artifacts_dir=artifacts_dir,
+            artifacts_max_mb=artifacts_max_mb,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_waiting=max_waiting,

@@ -47,7 +47,7 @@ def make_plan(
     num_cores: int,
 ) -> Plan:
     """`valkey`: its binary and its configuration file."""
-    env = {**environment, **_settings(data_dir, ports=ports, kept=kept)}
+    env = {**environment, **_settings(data_dir, ports=ports, kept=kept, environment=environment)}
     clickhouse_dir, threads = str(data_dir / "clickhouse"), max(1, num_cores // len(checkpoints))
     return Plan(
         valkey=Spec(
@@ -89,6 +89,7 @@ def _worker(checkpoint: Checkpoint, port: int, ledger: Path, *, env: Mapping[str
         "--host": LOOPBACK,
         "--port": str(port),
         "--ledger": str(ledger),
+        "--artifacts-dir": str(ledger.parent / f"adapters-{checkpoint.pool}"),
     }
     arguments = [text for pair in options.items() for text in pair]
     return Spec(
@@ -100,14 +101,17 @@ def _worker(checkpoint: Checkpoint, port: int, ledger: Path, *, env: Mapping[str
     )
 
 
-def _settings(data_dir: Path, *, ports: Ports, kept: Secrets) -> dict[str, str]:
+def _settings(data_dir: Path, *, ports: Ports, kept: Secrets, environment: Mapping[str, str]) -> dict[str, str]:
     """In the environment and not among the arguments, which every user of the machine can read."""
+    artifacts = environment.get("TIERGATE_ARTIFACTS_URL") or str(data_dir / "artifacts")
     redis = redis_url(port=ports.valkey, password=kept.valkey_password)
     return {
         "TIERGATE_DATA_DIR": str(data_dir),
         "TIERGATE_DATABASE_URL": f"sqlite+aiosqlite:///{data_dir / 'tiergate.db'}",
         "TIERGATE_REDIS_URL": redis,
         "TIERGATE_CLICKHOUSE_URL": f"http://tiergate:{kept.clickhouse_password}@{LOOPBACK}:{ports.clickhouse}",
+        "TIERGATE_ARTIFACTS_URL": artifacts,
+        "TIERGATE_WORKER_ARTIFACTS_URL": artifacts,
         "TIERGATE_KEY_PEPPER": kept.key_pepper,
         "TIERGATE_BOOTSTRAP_ADMIN_KEY": kept.admin_key,
         "TIERGATE_WORKER_KEY": kept.worker_key,

@@ -48,6 +48,7 @@ class Engine:
         # Guarded by _wake: what the loop is to do next, and the streams of all live requests.
         self._inbox: list[Callable[[], None]] = []
         self._streams: dict[str, TokenStream] = {}
+        self._unloading: set[str] = set()
         self._is_stopping = False
         self.is_broken = False
         self._thread: threading.Thread | None = None
@@ -145,7 +146,14 @@ class Engine:
                 raise UnknownAdapter(name)
             self._parts.lora.remove(name)
 
-        self._call(uninstall)
+        # From now on it is refused: a request that is queued behind the unloading would find it gone.
+        with self._wake:
+            self._unloading.add(name)
+        try:
+            self._call(uninstall)
+        finally:
+            with self._wake:
+                self._unloading.discard(name)
 
     def brief_load(self) -> tuple[int, int, int]:
         """Running, waiting, free blocks."""
@@ -188,7 +196,9 @@ class Engine:
 
     def _check(self, request: EngineRequest) -> None:
         check_request(request, vocab_size=self._parts.config.vocab_size, max_model_len=self.max_model_len)
-        if request.adapter is not None and request.adapter not in self._parts.lora.names:
+        if request.adapter is None:
+            return
+        if request.adapter in self._unloading or request.adapter not in self._parts.lora.names:
             raise UnknownAdapter(request.adapter)
 
     def _check_room(self, num_requests: int, priority: int, *, is_begun: bool) -> None:

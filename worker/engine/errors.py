@@ -32,6 +32,7 @@ class UnknownAdapter(EngineError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no adapter named {name!r} is loaded", param="model", code="model_not_found")
+        self.name = name
 
 
 class QueueFull(EngineError):

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from protocol.artifacts import digest_of
 from protocol.checks import decode_body
 from protocol.errors import ProtocolError
 from worker.lora.adapter import AdapterError
@@ -55,6 +56,9 @@ async def unload_adapter(request: Request) -> Response:
     """An unknown name is a 404, raised by the engine."""
     replica: Replica = request.app.state.replica
     body = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _UNLOAD)
-    await asyncio.to_thread(replica.engine.unload_adapter, body.lora_name)
+    if replica.fetched is not None and digest_of(body.lora_name) is not None:
+        await replica.fetched.forget(body.lora_name)
+    else:
+        await asyncio.to_thread(replica.engine.unload_adapter, body.lora_name)
     replica.adapter_paths.pop(body.lora_name, None)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")

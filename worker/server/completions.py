@@ -54,11 +54,7 @@ class CompletionsEndpoint:
 
     async def _answer(self, body: bytes, caller: Caller, send: Send) -> None:
         replica = self._replica
-        if len(body) > _INLINE_BYTES:
-            job = await asyncio.to_thread(make_job, replica, body, caller, is_chat=self._is_chat)
-        else:
-            job = make_job(replica, body, caller, is_chat=self._is_chat)
-        answer = Answer(replica, job)
+        job, answer = await replica.serve(lambda: self._begin(body, caller))
         tokenizer = replica.bundle.tokenizer
         try:
             if job.is_stream:
@@ -69,6 +65,13 @@ class CompletionsEndpoint:
                 await _send_whole(job, answer, replica, send)
         finally:
             answer.close()
+
+    async def _begin(self, body: bytes, caller: Caller) -> tuple[Job, Answer]:
+        if len(body) > _INLINE_BYTES:
+            job = await asyncio.to_thread(make_job, self._replica, body, caller, is_chat=self._is_chat)
+        else:
+            job = make_job(self._replica, body, caller, is_chat=self._is_chat)
+        return job, Answer(self._replica, job)
 
 
 async def _send_events(writer: EventWriter, job: Job, answer: Answer, replica: Replica, send: Send) -> None:

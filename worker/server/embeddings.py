@@ -67,10 +67,7 @@ class _Job:
 
 async def _answer(replica: Replica, body: bytes, caller: Caller) -> Response:
     arrived_at = time.monotonic()
-    if len(body) > _INLINE_BYTES:
-        job = await asyncio.to_thread(_make_job, replica, body, caller)
-    else:
-        job = _make_job(replica, body, caller)
+    job = await replica.serve(lambda: _read_job(replica, body, caller))
     parts: list[list[TokenOutput]] = []
     for start in range(0, len(job.engine_requests), _MAX_AT_ONCE):
         parts.append(await _run(replica, job.engine_requests[start : start + _MAX_AT_ONCE]))
@@ -81,6 +78,12 @@ async def _answer(replica: Replica, body: bytes, caller: Caller) -> Response:
     replica.metrics.count_finished("stop")
     replica.ledger.note(caller.tenant, hour_of(caller.request_id), num_prompt=job.num_prompt)
     return Response(_encode(job, parts), headers=headers, media_type="application/json")
+
+
+async def _read_job(replica: Replica, body: bytes, caller: Caller) -> _Job:
+    if len(body) > _INLINE_BYTES:
+        return await asyncio.to_thread(_make_job, replica, body, caller)
+    return _make_job(replica, body, caller)
 
 
 def _make_job(replica: Replica, body: bytes, caller: Caller) -> _Job:

@@ -1,11 +1,14 @@
 """What the handlers share: the engine, the text side, and who this replica is."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from protocol.artifacts import digest_of
 from protocol.errors import ErrorType, ProtocolError
 from protocol.load import LoadReport, load_header
 from text.bundle import Bundle
+from worker.engine.errors import UnknownAdapter
 from worker.engine.request import Pooling
 from worker.server.activity import Activity
 from worker.server.defaults import SamplingDefaults
@@ -15,6 +18,9 @@ from worker.server.waiting import QueuePositions
 
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
+    from worker.server.fetched_adapters import FetchedAdapters
+
+T = TypeVar("T")
 
 
 class UnknownModel(ProtocolError):
@@ -53,18 +59,28 @@ class Replica:
     api_key: str | None
     metrics_key: str | None
     max_body_bytes: int
+    fetched: "FetchedAdapters | None" = None
+    """None where no store of adapters is configured."""
     adapter_paths: dict[str, str] = field(default_factory=dict)
     positions: QueuePositions = field(default_factory=QueuePositions)
     activity: Activity = field(default_factory=Activity)
     is_draining: bool = False
 
     def adapter_for(self, model: str) -> str | None:
-        """The adapter that `model` names, None for the model itself. Raises UnknownModel."""
+        """The adapter that `model` names, None for the model itself. Raises UnknownModel, and UnknownAdapter for one
+        that can be fetched."""
         if model == self.served_name:
             return None
         if model not in self.engine.report().adapters:
-            raise UnknownModel(model)
+            is_fetched = self.fetched is not None and digest_of(model) is not None
+            raise UnknownAdapter(model) if is_fetched else UnknownModel(model)
+        if self.fetched is not None:
+            self.fetched.note_use(model)
         return model
+
+    async def serve(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """What `begin` makes, once the adapter that it needs is there."""
+        return await (begin() if self.fetched is None else self.fetched.serve(begin))
 
     def check_accepting(self) -> None:
         if self.is_draining:
@@ -100,4 +116,5 @@ class Replica:
             completion_tokens_total=load.completion_tokens_total,
             discarded_tokens_total=load.discarded_tokens_total,
             adapter_base=self.engine.adapter_base,
+            fetches_adapters=self.fetched is not None,
         )

@@ -5,7 +5,9 @@ import secrets
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from protocol.object_store import BadStoreUrl
 from text.bundle import Bundle
 from text.folder import FolderError
 from worker.engine.engine import Engine
@@ -18,6 +20,9 @@ from worker.server.metrics import Metrics
 from worker.server.public_prompts import read_public_prompts
 from worker.server.replica import Replica
 from worker.settings import SettingsError, WorkerSettings
+
+if TYPE_CHECKING:
+    from worker.server.fetched_adapters import FetchedAdapters
 
 
 def load_replica(settings: WorkerSettings) -> Replica:
@@ -49,8 +54,26 @@ def load_replica(settings: WorkerSettings) -> Replica:
         api_key=settings.api_key,
         metrics_key=settings.metrics_key,
         max_body_bytes=settings.max_body_bytes,
+        fetched=_fetched_adapters(settings, engine),
         adapter_paths={name: str(path) for name, path in settings.adapters.items()},
     )
+
+
+def _fetched_adapters(settings: WorkerSettings, engine: Engine) -> "FetchedAdapters | None":
+    if settings.artifacts_url is None:
+        return None
+    # A worker without a store starts without the import of its library.
+    from worker.artifacts.cache import ArtifactCache, CacheError
+    from worker.server.fetched_adapters import FetchedAdapters
+
+    max_bytes = settings.artifacts_max_mb << 20
+    try:
+        cache = ArtifactCache(settings.artifacts_url, settings.adapter_cache, max_bytes=max_bytes)
+    except BadStoreUrl as error:
+        raise SettingsError(f"--artifacts-url: {error}") from error
+    except CacheError as error:
+        raise SettingsError(f"--artifacts-dir: {error}") from error
+    return FetchedAdapters(cache, engine)
 
 
 def _engine_settings(settings: WorkerSettings) -> EngineSettings:

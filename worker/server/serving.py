@@ -38,6 +38,8 @@ async def serve(
     async with contextlib.AsyncExitStack() as resources:
         replica.engine.start()
         resources.callback(replica.ledger.close)
+        if replica.fetched is not None:
+            resources.callback(replica.fetched.close)
         resources.push_async_callback(replica.engine.stop)
         if heartbeat is not None:
             resources.push_async_callback(heartbeat.close)

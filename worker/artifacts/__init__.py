@@ -1,0 +1,1 @@
+"""Adapters of the platform's store on this machine's disk: fetched by digest, checked, and bounded."""

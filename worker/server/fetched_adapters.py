@@ -1,0 +1,106 @@
+"""Adapters that requests name by their digest: fetched when the first of them comes, forgotten when told to."""
+
+import asyncio
+import contextlib
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from protocol.artifacts import artifact_name, digest_of
+from worker.artifacts.cache import ArtifactCache
+from worker.artifacts.errors import BadArtifact, StoreAway
+from worker.engine.errors import UnknownAdapter
+from worker.lora.adapter import AdapterError
+from worker.lora.store import NoRoom
+
+if TYPE_CHECKING:
+    from worker.engine.engine import Engine
+
+WAIT_S = 10.0
+"""Less than a gateway takes silence for death; what is on its way is there for whoever asks next."""
+MAX_TRIES = 5
+"""An adapter may be forgotten between its coming and its use."""
+T = TypeVar("T")
+
+
+class FetchedAdapters:
+    """An adapter of the engine that is called by a digest has its folder in the cache."""
+
+    def __init__(self, cache: ArtifactCache, engine: "Engine") -> None:
+        self._cache = cache
+        self._engine = engine
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._loaded: OrderedDict[str, None] = OrderedDict()
+        """Names, the least recently used first."""
+
+    def close(self) -> None:
+        self._cache.close()
+
+    async def serve(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """What `begin` makes, once the adapter that it needs is there. Raises what it raises for other reasons, and
+        NotInStore, StoreAway or BadArtifact."""
+        for _ in range(MAX_TRIES):
+            try:
+                return await begin()
+            except UnknownAdapter as unknown:
+                if digest_of(unknown.name) is None:
+                    raise
+                await self._bring(unknown.name)
+        return await begin()
+
+    def note_use(self, name: str) -> None:
+        if name in self._loaded:
+            self._loaded.move_to_end(name)
+
+    async def forget(self, name: str) -> None:
+        """Requests under way end with it. Raises UnknownAdapter."""
+        digest = digest_of(name)
+        assert digest is not None
+        async with self._locks[name]:
+            self._loaded.pop(name, None)
+            try:
+                await asyncio.to_thread(self._engine.unload_adapter, name)
+            finally:
+                await self._cache.remove(digest)
+
+    async def _bring(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._load(name)
+        except TimeoutError:
+            raise StoreAway(f"it is not here after {WAIT_S:.0f} s; it goes on coming") from None
+
+    async def _load(self, name: str) -> None:
+        digest = digest_of(name)
+        assert digest is not None
+        folder = await self._cache.fetch(digest)
+        async with self._locks[name]:
+            if name in self._engine.report().adapters:
+                return
+            try:
+                await self._install(name, lambda: self._engine.load_adapter(name, folder))
+            except AdapterError as error:
+                raise BadArtifact(str(error)) from error
+            self._loaded[name] = None
+        for surplus in self._cache.surplus():
+            await self._forget_quietly(artifact_name(surplus))
+
+    async def _install(self, name: str, load: Callable[[], None]) -> None:
+        """Where there is no room, the least recently used ones leave their slots, and come back when they are asked
+        for."""
+        while True:
+            try:
+                return await asyncio.to_thread(load)
+            except AdapterError as error:
+                if not isinstance(error.__cause__, NoRoom):
+                    raise
+                if not self._loaded:
+                    raise StoreAway("all slots for adapters are in use") from error
+            oldest, _ = self._loaded.popitem(last=False)
+            async with self._locks[oldest]:
+                with contextlib.suppress(UnknownAdapter):
+                    await asyncio.to_thread(self._engine.unload_adapter, oldest)
+
+    async def _forget_quietly(self, name: str) -> None:
+        with contextlib.suppress(UnknownAdapter):
+            await self.forget(name)
