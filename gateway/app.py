@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -111,7 +112,8 @@ async def open_services(
 ) -> AsyncIterator[Running]:
     """Open everything that `settings` names. Raises ConfigError naming the field."""
     incarnation = uuid4().hex
-    weights = _router_weights(settings)
+    weights = _read_weights(settings.router_weights, "TIERGATE_ROUTER_WEIGHTS") or shipped_weights()
+    shadow_weights = _read_weights(settings.router_shadow_weights, "TIERGATE_ROUTER_SHADOW_WEIGHTS")
     async with AsyncExitStack() as stack:
         try:
             tracing = await stack.enter_async_context(open_tracing(settings.otlp_endpoint, ratio=settings.trace_ratio))
@@ -173,6 +175,7 @@ async def open_services(
             artifacts=artifacts,
             references=references,
             router_weights=weights,
+            shadow_weights=shadow_weights,
             workers=workers,
             outbox=outbox,
             refusals=refusals,
@@ -220,13 +223,13 @@ async def open_services(
             await leases.leave()
 
 
-def _router_weights(settings: GatewaySettings) -> Weights:
-    if settings.router_weights is None:
-        return shipped_weights()
+def _read_weights(path: Path | None, variable: str) -> Weights | None:
+    if path is None:
+        return None
     try:
-        return read_weights(settings.router_weights.read_bytes())
+        return read_weights(path.read_bytes())
     except (OSError, BadWeights) as error:
-        raise ConfigError(f"TIERGATE_ROUTER_WEIGHTS: {settings.router_weights}: {error}") from error
+        raise ConfigError(f"{variable}: {path}: {error}") from error
 
 
 def _artifacts(settings: GatewaySettings) -> tuple[ArtifactStore, References]:

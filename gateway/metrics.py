@@ -20,6 +20,7 @@ _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25,
 PRIORITY_CLASSES = ("enterprise", "pro", "free", "batch", "unknown")
 """By priority; the last are requests whose key was not looked up yet, so that even enterprise may be among them."""
 _SERVED_BY = ("pool", "model", "tier")
+_SCORED_BY = ("by", "pool", "tier")
 TOP_TENANTS = 20
 _TOP_TENANTS_A_PROCESS = 100
 
@@ -69,6 +70,14 @@ class Metrics:
         )
         self._routes = self._tally(
             "tiergate_routed_requests", "The same by why they went to their pool", ("reason", *_SERVED_BY)
+        )
+        self._scored = self._tally(
+            "tiergate_router_scored_requests", "Admitted requests by the pool that their score chose", _SCORED_BY
+        )
+        self._gains = self._tally(
+            "tiergate_router_expected_gain",
+            "Sum of their scores: of how many the large model is expected to be right where the small one is wrong",
+            _SCORED_BY,
         )
         self._errors = self._tally(
             "tiergate_request_errors", "Completion requests that got an error, by its code", ("code", "error", "tier")
@@ -213,6 +222,11 @@ class Metrics:
             self._tpot.observe(
                 served_by, (event.total_latency_ms - event.ttft_ms) / 1000 / (event.completion_tokens - 1)
             )
+
+    def count_score(self, by: str, *, pool: str, tier: str, score: float) -> None:
+        """by: whose weights, those that decide or those that only look on."""
+        self._scored.add((by, pool, tier))
+        self._gains.add((by, pool, tier), score)
 
     def observe_ttft(self, served_by: ServedBy, seconds: float) -> None:
         self._ttft.observe(served_by, seconds)

@@ -60,6 +60,7 @@ class Services:
     artifacts: ArtifactStore
     references: References
     router_weights: Weights
+    shadow_weights: Weights | None
     workers: WorkerClient
     outbox: Outbox
     refusals: RefusalCounter

@@ -184,6 +184,8 @@ class GatewaySettings(KafkaSettings):
     """How long streams may go on after SIGTERM."""
     router_weights: Path | None = None
     """What `tiergate router train` wrote; None: the shipped weights."""
+    router_shadow_weights: Path | None = None
+    """Such a file that scores every request and decides nothing: /metrics tells what it would have done."""
     pools: dict[str, PoolConfig] = Field(default_factory=dict)
 
     @property

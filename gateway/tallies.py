@@ -16,7 +16,7 @@ class CountedElsewhere(Collector):
     """A counter that somebody else keeps, read at each scrape."""
 
     def __init__(
-        self, name: str, documentation: str, labels: Sequence[str], counts: Callable[[], Mapping[Labels, int]]
+        self, name: str, documentation: str, labels: Sequence[str], counts: Callable[[], Mapping[Labels, float]]
     ) -> None:
         self._family = name, documentation, labels
         self._counts = counts
@@ -33,10 +33,10 @@ class Tally(CountedElsewhere):
     """A counter."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
-        self._tallied: dict[Labels, int] = {}
+        self._tallied: dict[Labels, float] = {}
         super().__init__(name, documentation, labels, lambda: self._tallied)
 
-    def add(self, labels: Labels, count: int = 1) -> None:
+    def add(self, labels: Labels, count: float = 1) -> None:
         self._tallied[labels] = self._tallied.get(labels, 0) + count
 
 

@@ -65,6 +65,8 @@ class Accounts:
             record.drop_usage()
         event = record.event(status)
         self._metrics.count_usage(event, model=record.model_id)
+        for each in record.measured.scores:
+            self._metrics.count_score(each.by, pool=each.pool, tier=event.tier, score=each.score)
         if record.trace is not None:
             record.trace.note_usage(event)
         return self._outbox.close(event)

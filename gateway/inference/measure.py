@@ -20,7 +20,7 @@ from protocol.messages import content_text
 from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
 from router.complexity import Complexity, chat_complexity, chat_prompt, text_complexity, text_prompt, unscored
 from router.errors import RouteError
-from router.fleet import AUTO, Fleet, Pool
+from router.fleet import AUTO, LARGE, SMALL, Fleet, Pool
 from router.policy import RouteRequest, TierPolicy, looks_hard, possible_pools
 from router.weights import Weights
 from text.bundle import Bundle, TextTooLong
@@ -31,6 +31,15 @@ _CHAT_OVERHEAD_TOKENS = 16
 """A template's marks around one message, generously, where the template is not known."""
 _BYTES_PER_TOKEN = 3
 """A likely length, on the long side for most languages and tokenizers, where only the bound of one byte is certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What weights made of a request; by: `decision`, or `shadow` for those that decide nothing. pool: their choice."""
+
+    by: str
+    pool: str
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class Measured:
     adapter_id: str | None
     is_estimate: bool
     dearest_nanousd: int
+    scores: tuple[Score, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -116,7 +126,25 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
         adapter_id=str(adapter.id) if adapter else None,
         is_estimate=counted.is_estimate,
         dearest_nanousd=dearest_nanousd(accepted, adapter, pools, counted.total, num_choices * route.max_tokens),
+        scores=_scores(accepted, route, services),
     )
+
+
+def _scores(accepted: AcceptedGeneration, route: RouteRequest, services: Services) -> tuple[Score, ...]:
+    """Of requests that leave the choice to the router; shadow weights score the others as well."""
+    found, tier, shadow = [], accepted.tier, services.shadow_weights
+    is_open = accepted.request.model == AUTO or (route.variants is not None and len(route.variants) > 1)
+    if is_open:
+        is_large = route.is_warm or looks_hard(route, tier_policy(tier, services.router_weights))
+        found.append(Score("decision", LARGE if is_large else SMALL, route.complexity))
+    if shadow is not None:
+        seen = _complexity(accepted.request, shadow)
+        asked = msgspec.structs.replace(
+            route, complexity=seen.score, is_uncertain=seen.is_uncertain, needs_large=seen.needs_large
+        )
+        is_large = looks_hard(asked, tier_policy(tier, shadow))
+        found.append(Score("shadow", LARGE if is_large else SMALL, seen.score))
+    return tuple(found)
 
 
 def dearest_nanousd(
