@@ -1,13 +1,19 @@
 """The truth, and the CPU path. The draw inverts the cumulative distribution in the vocabulary's order, in fp64:
 near-equal probabilities that swap places between batches then move the outcome no more than their difference."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.sampling.step import StepParameters
 
 _FEW = 65
 """More need torch's slower way to find them; one more than the 64 that are sometimes asked for, to see whether another
 is as likely."""
 _BLOCK = 64
+_IN_PROMPT = 1 << 30
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,3 +122,32 @@ def _invert(weights: Tensor, target: Tensor) -> Tensor:
     found = torch.searchsorted(reached, target[:, None], right=True)[:, 0]
     last_possible = ((weights > 0) * torch.arange(weights.shape[-1])).amax(dim=-1)
     return torch.minimum(found, last_possible)
+
+
+def choose(logits: Tensor, p: "StepParameters") -> Tensor:
+    """Of `kernels.sampling.step`; row by row where numbers differ, so that it waits for a GPU."""
+    n, vocab = logits.shape
+    adjusted = logits.float().cpu()
+    counts, slots = p.counts, p.slots.long()
+    rows = (slots >= 0).nonzero()[:, 0]
+    used = counts[slots[rows]].cpu()
+    places, ids = used.nonzero(as_tuple=True)
+    rows_of = rows.cpu()[places]
+    penalties = (each.cpu()[rows_of] for each in (p.presence, p.frequency, p.repetition))
+    penalize(adjusted, rows_of, ids, used[places, ids] & (_IN_PROMPT - 1), *penalties)
+    starts = p.bias_starts.cpu().long()
+    biased = torch.arange(n).repeat_interleave(starts[1:] - starts[:-1])
+    taken = slice(int(starts[0]), int(starts[-1]))
+    adjusted[biased, p.bias_ids.cpu().long()[taken]] += p.bias_values.cpu()[taken]
+    at = torch.arange(vocab)
+    adjusted.masked_fill_((p.allowed.cpu()[:, at // 32] >> (at % 32)) & 1 == 0, float("-inf"))
+    best, chosen = greedy(adjusted)
+    parameters = [each.cpu() for each in (p.temperature, p.top_k.long(), p.top_p, p.min_p, p.uniform)]
+    random = ((parameters[0] >= 1e-5) & best.isfinite()).nonzero()[:, 0]
+    if len(random):
+        chosen[random] = sample(adjusted[random], *(each[random] for each in parameters))
+    chosen[~best.isfinite()] = -1
+    chosen = chosen.to(logits.device)
+    counted = rows[chosen[rows] >= 0]
+    counts[slots[counted], chosen[counted]] += 1
+    return chosen.int()

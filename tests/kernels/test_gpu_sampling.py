@@ -1,0 +1,179 @@
+"""The GPU's sampling on the stand-in chooses what the CPU path chooses."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import kernels.sampling.kernel
+from kernels.sampling import sample
+from kernels.sampling.reference import choose as reference
+from kernels.sampling.step import IN_PROMPT, StepParameters, choose
+from tests.kernels.accuracy import generator, with_gaps
+from tests.kernels.hopper import Hopper
+from tests.kernels.memory_watch import MemoryFault
+from tests.kernels.planting import planted
+
+VOCAB = 1037
+
+
+def _parameters(n: int, *, vocab: int = VOCAB, seed: int = 0) -> StepParameters:
+    """Nothing is cut, biased, penalised or forbidden; every row is drawn at temperature 1."""
+    words = -(-vocab // 32)
+    return StepParameters(
+        temperature=torch.ones(n),
+        top_k=torch.zeros(n, dtype=torch.int32),
+        top_p=torch.ones(n),
+        min_p=torch.zeros(n),
+        uniform=torch.rand(n, dtype=torch.float64, generator=generator(seed)),
+        presence=torch.zeros(n),
+        frequency=torch.zeros(n),
+        repetition=torch.ones(n),
+        slots=torch.full((n,), -1, dtype=torch.int32),
+        counts=torch.zeros(n + 2, vocab, dtype=torch.int32),
+        bias_starts=torch.zeros(n + 1, dtype=torch.int32),
+        bias_ids=torch.zeros(4 * n, dtype=torch.int32),
+        bias_values=torch.zeros(4 * n),
+        allowed=torch.full((n, words), -1, dtype=torch.int32),
+    )
+
+
+def _logits(n: int, *, vocab: int = VOCAB, seed: int = 1) -> Tensor:
+    return 3 * torch.randn(n, vocab, generator=generator(seed))
+
+
+def _of_the_cpu(logits: Tensor, p: StepParameters) -> Tensor:
+    return sample(logits, p.temperature, p.top_k.long(), p.top_p, p.min_p, p.uniform).int()
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 64, 5000])
+def test_a_uniform_draws_the_cpus_token(hopper: Hopper, vocab: int) -> None:
+    n = 24
+    mixed = replace(
+        _parameters(n, vocab=vocab),
+        temperature=torch.tensor([0.3, 0.7, 1.0, 1.7]).repeat(6),
+        top_k=torch.tensor([0, 1, 5, 40, 0, vocab], dtype=torch.int32).repeat(4),
+        top_p=torch.tensor([1.0, 0.9, 0.5, 0.01, 1.0, 0.99, 0.9, 1.0]).repeat(3),
+        min_p=torch.tensor([0.0, 0.0, 0.1]).repeat(8),
+    )
+    logits = _logits(n, vocab=vocab)
+    assert choose(logits, mixed).tolist() == _of_the_cpu(logits, mixed).tolist()
+
+
+def test_ties_are_kept_together(hopper: Hopper) -> None:
+    """Of equal weights at a cut all are kept, as on the CPU."""
+    n = 32
+    logits = torch.tensor([2.0, 1.0, 1.0, 1.0, 1.0, -3.0] + [float("-inf")] * 58).expand(n, -1).contiguous()
+    p = replace(_parameters(n, vocab=64), top_k=torch.tensor([2, 0], dtype=torch.int32).repeat(n // 2))
+    p = replace(p, top_p=torch.tensor([1.0, 0.6]).repeat(n // 2))
+    drawn = choose(logits, p)
+    assert drawn.tolist() == _of_the_cpu(logits, p).tolist()
+    assert set(drawn.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_the_ends_of_a_uniform_are_tokens_that_can_be(hopper: Hopper) -> None:
+    logits = torch.full((2, 70), float("-inf"))
+    logits[:, [3, 66]] = 0.0
+    p = replace(_parameters(2, vocab=70), uniform=torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64))
+    assert choose(logits, p).tolist() == [3, 66]
+
+
+def test_low_temperatures_take_the_first_of_the_likeliest(hopper: Hopper) -> None:
+    logits = with_gaps(_logits(3).half(), gap=16)
+    logits[0, [900, 17]] = 50.0
+    p = replace(_parameters(3), temperature=torch.tensor([0.0, 1e-6, 0.0]))
+    assert choose(logits, p).tolist() == [17, *logits[1:].max(dim=1).indices.tolist()]
+
+
+def test_rows_that_are_no_numbers_are_told(hopper: Hopper) -> None:
+    logits = _logits(5)
+    logits[0, 3], logits[1, VOCAB - 1], logits[2] = float("nan"), float("inf"), float("-inf")
+    p = replace(_parameters(5), temperature=torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0]))
+    p = replace(p, slots=torch.arange(5, dtype=torch.int32))
+    chosen = choose(logits, p)
+    assert chosen[:3].tolist() == [-1, -1, -1] and (chosen[3:] >= 0).all()
+    assert p.counts.sum(dim=1).tolist() == [0, 0, 0, 1, 1, 0, 0]
+
+
+def _penalised(n: int) -> StepParameters:
+    p = replace(
+        _parameters(n),
+        presence=torch.tensor([0.0, 0.5, 2.0, -1.0])[:n],
+        frequency=torch.tensor([0.0, 0.3, -0.5, 1.0])[:n],
+        repetition=torch.tensor([1.0, 1.3, 0.7, 2.0])[:n],
+        slots=torch.tensor([5, 1, -1, 0], dtype=torch.int32)[:n],
+        bias_starts=torch.tensor([0, 2, 2, 5, 6], dtype=torch.int32)[: n + 1],
+    )
+    p.counts.copy_(torch.randint(0, 3, p.counts.shape, generator=generator(5)) * (torch.arange(VOCAB) % 3 == 0))
+    p.counts[:, ::5] |= IN_PROMPT
+    p.bias_ids[:6] = torch.tensor([3, 1036, 1, 2, 3, 700])
+    p.bias_values[:6] = torch.tensor([float("-inf"), 2.0, 100.0, -5.0, float("-inf"), 9.0])
+    p.allowed[1, :] = 0x5555_5555
+    p.allowed[3, 4:] = 0
+    return p
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 8.0])
+def test_penalties_biases_and_what_is_allowed_are_those_of_the_cpu(hopper: Hopper, temperature: float) -> None:
+    logits = _logits(4)
+    ours, theirs = (replace(_penalised(4), temperature=torch.full((4,), temperature)) for _ in range(2))
+    for uniform in (0.1, 0.5, 0.9):
+        for p in (ours, theirs):
+            p.uniform.fill_(uniform)
+        assert choose(logits, ours).tolist() == reference(logits, theirs).tolist()
+        assert torch.equal(ours.counts, theirs.counts)
+
+
+def test_a_row_draws_the_same_in_any_batch(hopper: Hopper) -> None:
+    logits, p = _logits(4), replace(_penalised(4), top_p=torch.full((4,), 0.9))
+    together = choose(logits, replace(p, counts=p.counts.clone()))
+    for i in range(4):
+        own = {
+            name: getattr(p, name)[i : i + 1].contiguous()
+            for name in ("temperature", "top_k", "top_p", "min_p", "uniform", "presence", "frequency", "repetition")
+        }
+        alone = replace(
+            p,
+            **own,
+            slots=p.slots[i : i + 1],
+            bias_starts=p.bias_starts[i : i + 2].contiguous(),
+            allowed=p.allowed[i : i + 1],
+            counts=p.counts.clone(),
+        )
+        assert choose(logits[i : i + 1], alone).item() == together[i].item()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ("mask = at < vocab", "mask = at <= vocab", "outside|both write"),
+        ("ids + row, chosen", "ids + row // 2, chosen", "both write"),
+        ("slot * vocab + chosen", "0 * slot + chosen * 0", "both write|reads what"),
+        ("place = out + row * vocab", "place = out + (row + 1) % 4 * vocab", None),
+        ("target *= uniform", "target *= 1 - uniform", None),
+        ("(its_number < most)", "(its_number <= most)", None),
+    ],
+)
+def test_faults_planted_into_sampling_are_found(
+    hopper: Hopper, tmp_path: Path, right: str, wrong: str, found: str | None
+) -> None:
+    """None: by another token."""
+    faulty = planted(kernels.sampling.kernel, tmp_path, right, wrong)
+    logits, p = _logits(4), replace(_penalised(4), top_k=torch.full((4,), 2, dtype=torch.int32))
+    if found:
+        with pytest.raises(MemoryFault, match=found):
+            faulty.choose(logits, p)
+        return
+    chosen: list[list[int]] = [[], []]
+    for uniform in torch.linspace(0.05, 0.95, 3).tolist():
+        p.uniform.fill_(uniform)
+        for kind, function in enumerate((choose, faulty.choose)):
+            chosen[kind] += function(logits, replace(p, counts=p.counts.clone())).tolist()
+    assert chosen[0] != chosen[1]
+
+
+def test_parameters_that_do_not_fit_are_refused(hopper: Hopper) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        choose(_logits(3), _parameters(2))
