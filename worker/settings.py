@@ -64,6 +64,10 @@ class WorkerSettings(BaseSettings):
     artifacts_dir: Path | None = None
     """Where fetched adapters are kept; None: below `~/.cache/tiergate`, by the port."""
     artifacts_max_mb: int = Field(default=8192, ge=1)
+    adapter_slots: int = Field(default=32, ge=1, le=1024)
+    """How many adapters of up to 64 ranks a step can use; more take turns."""
+    adapter_host_mb: int = Field(default=512, ge=1)
+    """Adapters that are in no slot are kept in so much memory, beyond that on disk."""
     max_model_len: int | None = Field(default=None, ge=1)
     register_url: str | None = Field(default=None, validation_alias=f"{ENV_PREFIX}REGISTER")
     """The Redis to send heartbeats to."""

@@ -1,6 +1,7 @@
 """A model and its cache without the engine around them: prompts in, logits out."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,9 +33,11 @@ class TinyRunner:
         config = read_config(checkpoint)
         torch_dtype = target_dtype(dtype, config, checkpoint)
         pages = AdapterPages(config, torch_dtype, num_pages=64)
-        self._lora = LoraStore(pages, num_slots=16)
+        read = partial(read_adapter, config=config, dtype=torch_dtype)
+        self._lora = LoraStore(pages, read, num_slots=16, max_host_bytes=1 << 28)
         for name, path in (adapters or {}).items():
-            self._lora.add(name, read_adapter(path, config, torch_dtype))
+            self._lora.add(name, read(path), path)
+        self._lora.fill()
         model = load_llama(checkpoint, config, torch_dtype, pages=pages.layers)
         if is_layer_by_layer:
             model.stack = None
@@ -69,6 +72,6 @@ class TinyRunner:
 
     def _start(self, name: str, adapter: str | None) -> Sequence:
         request = EngineRequest(request_id=name, prompt_ids=[0], adapter=adapter)
-        slot = -1 if adapter is None else self._lora.acquire(adapter)[0]
+        slot = -1 if adapter is None else self._lora.find(adapter).slot
         self._sequences[name] = Sequence(name, request, [], 0, b"", 0.0, slot)
         return self._sequences[name]

@@ -26,6 +26,10 @@ def worker(
         Path | None, typer.Option(help="Where fetched adapters are kept; default: below ~/.cache/tiergate.")
     ] = None,
     artifacts_max_mb: Annotated[int | None, typer.Option(min=1, help="How much of them is kept there.")] = None,
+    adapter_slots: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="How many adapters a step can use; more take turns.")
+    ] = None,
+    adapter_host_mb: Annotated[int | None, typer.Option(min=1, help="Memory for adapters that are in no slot.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
     max_waiting: Annotated[int | None, typer.Option(min=0, help="How many more may wait.")] = None,
@@ -84,6 +88,8 @@ def worker(
             artifacts_url=artifacts_url,
             artifacts_dir=artifacts_dir,
             artifacts_max_mb=artifacts_max_mb,
+            adapter_slots=adapter_slots,
+            adapter_host_mb=adapter_host_mb,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_waiting=max_waiting,

@@ -30,7 +30,6 @@ from worker.engine.settings import EngineSettings
 from worker.engine.shedding import max_queued
 from worker.engine.stream import Bell, Deliveries, Delivery, TokenStream
 from worker.lora.adapter import AdapterError, read_adapter
-from worker.lora.store import NoRoom
 
 log = logging.getLogger("tiergate.engine")
 
@@ -43,8 +42,8 @@ class Engine:
     def __init__(self, parts: EngineParts, settings: EngineSettings) -> None:
         self._parts = parts
         self._settings = settings
-        self._loop = StepLoop(parts)
         self._wake = threading.Condition()
+        self._loop = StepLoop(parts, self._post_command)
         # Guarded by _wake: what the loop is to do next, and the streams of all live requests.
         self._inbox: list[Callable[[], None]] = []
         self._streams: dict[str, TokenStream] = {}
@@ -87,6 +86,7 @@ class Engine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
+        await asyncio.to_thread(self._parts.lora.loader.close)
 
     def generate(self, request: EngineRequest) -> TokenStream:
         """Queue a request and return the stream of its outputs. Raises EngineStopped, InvalidRequest, PromptTooLong,
@@ -123,18 +123,22 @@ class Engine:
             if self._streams.pop(stream_id, None) is not None:
                 self._post(partial(self._loop.abort, stream_id))
 
-    def load_adapter(self, name: str, path: Path | str) -> None:
-        """Make an adapter resident; returns when it is, after a step at most. Raises AdapterError."""
+    def load_adapter(self, name: str, path: Path | str, *, is_replacing: bool = False) -> None:
+        """Serve an adapter from now on; it is read and checked here and comes into a slot beside the steps, at the
+        latest when it is asked for. Raises AdapterError, and then nothing has changed.
+
+        is_replacing: it takes the place of one of that name, if there is one, whose requests finish with the old one.
+        """
         folder = Path(path)
         adapter = read_adapter(folder, self._parts.config, self._parts.dtype)
 
         def install() -> None:
-            if name in self._parts.lora.names:
+            if name in self._parts.lora.names and not is_replacing:
                 raise AdapterError(folder, f"an adapter named {name!r} is already loaded; unload it first")
-            try:
-                self._parts.lora.add(name, adapter)
-            except NoRoom as error:
-                raise AdapterError(folder, f"no room: {error}") from error
+            version, replaced = self._parts.lora.add(name, adapter, folder)
+            if replaced is not None:
+                self._loop.adapters.leave(replaced)
+            self._loop.adapters.warm(version)
 
         self._call(install)
 
@@ -144,7 +148,7 @@ class Engine:
         def uninstall() -> None:
             if name not in self._parts.lora.names:
                 raise UnknownAdapter(name)
-            self._parts.lora.remove(name)
+            self._loop.adapters.leave(self._parts.lora.remove(name))
 
         # From now on it is refused: a request that is queued behind the unloading would find it gone.
         with self._wake:
@@ -174,6 +178,8 @@ class Engine:
             num_free_blocks=scheduler.pool.num_free,
             block_size=BLOCK_SIZE,
             adapters=self._parts.lora.names,
+            resident_adapters=self._parts.lora.resident_names,
+            num_adapter_slots=self._parts.lora.residency.num_slots,
             model_version=self.model_version,
             last_step_at=self.last_step_at,
             prompt_tokens_total=loop.prompt_tokens_total,
@@ -187,7 +193,7 @@ class Engine:
 
     def adapters_in_use(self) -> tuple[frozenset[str], frozenset[str]]:
         """The adapters of running requests, and those of waiting ones."""
-        sequences = [each for each in self._parts.scheduler.snapshot() if each.request.adapter is not None]
+        sequences = [*self._parts.scheduler.snapshot(), *self._loop.adapters.waiting()]
         running = [each.request.adapter for each in sequences if each.block_ids]
         waiting = [each.request.adapter for each in sequences if not each.block_ids]
         return frozenset(filter(None, running)), frozenset(filter(None, waiting))
@@ -220,6 +226,10 @@ class Engine:
         is_kv_tight = scheduler.is_kv_tight
         if num_queued > max_queued(priority, max_waiting, is_kv_tight=is_kv_tight):
             raise BestEffortShed(retry_after_s)
+
+    def _post_command(self, command: Callable[[], None]) -> None:
+        with self._wake:
+            self._post(command)
 
     def _post(self, command: Callable[[], None]) -> None:
         self._inbox.append(command)
@@ -272,6 +282,9 @@ class Engine:
                 self.last_step_at = time.monotonic()
                 if not self._wake.wait(_IDLE_TURN_S):
                     self._loop.check_blocks()
+                    if self._loop.adapters:
+                        # A step without work still ends requests whose deadline has passed.
+                        break
             commands, self._inbox = self._inbox, []
             is_stopping = self._is_stopping
         for command in commands:

@@ -35,6 +35,16 @@ class UnknownAdapter(EngineError):
         self.name = name
 
 
+class AdapterUnavailable(EngineError):
+    """It is known, but could not be loaded; only the requests for it fail."""
+
+    status = 503
+    type: ErrorType = "overloaded_error"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the adapter {name!r} could not be loaded: {reason}", code="adapter_unavailable")
+
+
 class QueueFull(EngineError):
     status = 503
     type: ErrorType = "overloaded_error"

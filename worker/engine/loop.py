@@ -2,11 +2,13 @@
 
 import logging
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from protocol.responses import FinishReason
+from worker.engine.adapters import AdapterQueue
 from worker.engine.batch import order_chunks
 from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
 from worker.engine.parts import EngineParts
@@ -27,8 +29,10 @@ Output = tuple[str, TokenOutput | EngineError]
 class StepLoop:
     """Holds every live request. `outputs` collects (stream id, output) until the caller takes them."""
 
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineParts, post: Callable[[Callable[[], None]], None]) -> None:
+        """post: has a function called between two steps, from any thread."""
         self._parts = parts
+        self.adapters = AdapterQueue(parts.lora, post=post, begin=self._begin, fail=self._fail_unbegun)
         self._scheduler = parts.scheduler
         self._siblings = Siblings()
         self.public_prompts = PublicPrompts()
@@ -44,23 +48,22 @@ class StepLoop:
 
     @property
     def has_work(self) -> bool:
+        """What waits for an adapter alone is no work."""
         return self._scheduler.num_running + self._scheduler.num_waiting > 0
 
     def submit(self, stream_ids: list[str], requests: list[EngineRequest], arrived_at: float) -> None:
         """Requests with the same prompt, adapter and salt, and a stream's id for each. The first computes the prompt,
         and the others then share its blocks; only the first may ask for prompt_logprobs."""
-        slots, digest = [-1] * len(requests), ""
-        adapter = requests[0].adapter
+        adapter, version = requests[0].adapter, None
         if adapter is not None:
             try:
-                acquired = [self._parts.lora.acquire(adapter) for _ in requests]
+                version = self._parts.lora.find(adapter)
             except KeyError:
                 # Unloaded between the check at submission and now.
                 self.outputs += [(stream_id, UnknownAdapter(adapter)) for stream_id in stream_ids]
                 return
-            slots, digest = [slot for slot, _ in acquired], acquired[0][1]
-        root, public = self._begin_names(requests[0], digest)
-        first, *others = [
+        root, public = self._begin_names(requests[0], "" if version is None else version.digest)
+        group = [
             Sequence(
                 stream_id,
                 request,
@@ -68,12 +71,19 @@ class StepLoop:
                 len(request.prompt_ids),
                 root,
                 arrived_at,
-                slot,
+                version=version,
                 block_digests=list(public),
                 num_public=len(public),
             )
-            for stream_id, request, slot in zip(stream_ids, requests, slots, strict=True)
+            for stream_id, request in zip(stream_ids, requests, strict=True)
         ]
+        if version is None:
+            self._begin(group)
+        else:
+            self.adapters.submit(group)
+
+    def _begin(self, group: list[Sequence]) -> None:
+        first, *others = group
         self._scheduler.add(first)
         if others:
             self._siblings.hold(first, others)
@@ -95,11 +105,13 @@ class StepLoop:
         if sequence is not None:
             self._drop(sequence)
             return
-        waiting = self._siblings.take(stream_id)
-        if waiting is not None and waiting.adapter_slot >= 0:
-            self._parts.lora.release(waiting.adapter_slot)
+        waiting = self._siblings.take(stream_id) or self.adapters.take(stream_id)
+        if waiting is not None:
+            self.adapters.release(waiting)
 
     def fail_all(self, error: EngineError) -> None:
+        for sequence in self.adapters.take_all():
+            self._fail_unbegun(sequence, error)
         for sequence in self._siblings.release_all():
             self._scheduler.add(sequence)
         for sequence in list(self._scheduler.live()):
@@ -116,6 +128,8 @@ class StepLoop:
         only when its own computation breaks."""
         started_at = time.monotonic()
         self._was_checked = False
+        for sequence in self.adapters.take_expired(started_at):
+            self._fail_unbegun(sequence, DeadlineExceeded())
         # Repeated, since siblings that waited for an expired leader are queued only when it fails.
         while expired := self._scheduler.expired(started_at):
             for sequence in expired:
@@ -240,11 +254,13 @@ class StepLoop:
         self._drop(sequence)
         self.outputs.append((sequence.stream_id, error))
 
+    def _fail_unbegun(self, sequence: Sequence, error: EngineError) -> None:
+        self.outputs.append((sequence.stream_id, error))
+
     def _drop(self, sequence: Sequence) -> None:
         self._begin_siblings(sequence)
         self._scheduler.remove(sequence)
-        if sequence.adapter_slot >= 0:
-            self._parts.lora.release(sequence.adapter_slot)
+        self.adapters.release(sequence)
 
 
 def _make_output(

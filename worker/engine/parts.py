@@ -1,6 +1,8 @@
 """The parts of an engine, made from its settings: checkpoint, adapters, cache, scheduler."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +15,7 @@ from worker.engine.runner import Runner, block_bytes
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
 from worker.engine.settings import EngineSettings
-from worker.lora.adapter import read_adapter
+from worker.lora.adapter import Adapter, read_adapter
 from worker.lora.pages import AdapterPages
 from worker.lora.store import LoraStore
 from worker.model.config import CheckpointError, ModelConfig, read_config
@@ -46,8 +48,9 @@ class EngineParts:
         return AdapterBase(num_layers=self.config.num_layers, shapes=projection_shapes(self.config), max_rank=MAX_RANK)
 
 
-def load_parts(settings: EngineSettings) -> EngineParts:
-    """Raises CheckpointError or AdapterError, one line each."""
+def load_parts(settings: EngineSettings, *, read: Callable[..., Adapter] = read_adapter) -> EngineParts:
+    """read: `read_adapter`, or one that does something besides. Raises CheckpointError or AdapterError, one line
+    each."""
     folder = settings.model_path
     config = read_config(folder)
     dtype = target_dtype(settings.dtype, config, folder)
@@ -57,9 +60,15 @@ def load_parts(settings: EngineSettings) -> EngineParts:
     set_num_threads(count, dtype, most=most, is_deterministic=settings.is_deterministic)
     pages = AdapterPages(config, dtype, num_pages=settings.num_adapter_slots * _PAGES_PER_SLOT)
     model = load_llama(folder, config, dtype, pages=pages.layers, is_deterministic=settings.is_deterministic)
-    lora = LoraStore(pages, num_slots=settings.num_adapter_slots)
+    lora = LoraStore(
+        pages,
+        partial(read, config=config, dtype=dtype),
+        num_slots=settings.num_adapter_slots,
+        max_host_bytes=settings.adapter_host_bytes,
+    )
     for name, path in settings.adapters.items():
-        lora.add(name, read_adapter(Path(path), config, dtype))
+        lora.add(name, read_adapter(Path(path), config, dtype), Path(path))
+    lora.fill()
     max_model_len = _window(settings, config, folder)
     num_blocks = _num_blocks(settings, config, dtype, max_model_len, folder)
     pool = BlockPool(num_blocks)

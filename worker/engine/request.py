@@ -97,6 +97,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_free_blocks: int
     block_size: int
     adapters: tuple[str, ...]
+    resident_adapters: tuple[str, ...]
+    num_adapter_slots: int
     model_version: str
     last_step_at: float
     prompt_tokens_total: int

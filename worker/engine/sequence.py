@@ -5,6 +5,7 @@ from typing import Any
 
 from worker.engine.history import TokenHistory
 from worker.engine.request import EngineRequest, TokenLogprobs
+from worker.lora.residency import Version
 
 
 @dataclass(eq=False, slots=True)
@@ -17,6 +18,7 @@ class Sequence:
     The first num_public of them hold a prompt that all tenants share; the others' names start from root_digest.
     The first num_outlived of block_ids were given up, since no future token sees what they held.
     num_charged tokens were counted as served or came from the cache, so that preemption charges nobody twice.
+    version: of its adapter, which is in adapter_slot from when the sequence begins until it ends.
     Times are `time.monotonic()`. pooled: an embedding's sum so far, see `worker.engine.pooling`.
     """
 
@@ -27,6 +29,7 @@ class Sequence:
     root_digest: bytes
     arrived_at: float
     adapter_slot: int = -1
+    version: Version | None = None
     num_computed: int = 0
     num_cached: int = 0
     block_ids: list[int] = field(default_factory=list)

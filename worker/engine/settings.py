@@ -14,7 +14,8 @@ class EngineSettings:
     sheds_best_effort: refuse classes 2 and 3 before the queue is full. num_threads: the kernels'; None for torch's
     default and, for a small model, 1 in operations that do not take milliseconds. is_deterministic: a request's logits
     depend on its own tokens and adapter alone, to the last bit, at any cost. num_adapter_slots: how many adapters are
-    in the model's memory at a time, fewer where their ranks are over 64 on average.
+    in the model's memory at a time, fewer where their ranks are over 64 on average; adapter_host_bytes: how much of the
+    others is kept in the host's.
     """
 
     model_path: Path
@@ -30,6 +31,7 @@ class EngineSettings:
     num_threads: int | None = None
     is_deterministic: bool = False
     num_adapter_slots: int = 32
+    adapter_host_bytes: int = 1 << 29
     adapters: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

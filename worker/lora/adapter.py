@@ -12,13 +12,30 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from protocol.artifacts import MAX_RANK
 from worker.model.config import ModelConfig
 from worker.model.llama import projection_shapes
 
 _KEY = re.compile(
     r"base_model\.model\.model\.layers\.(?P<layer>\d+)\.(?:self_attn|mlp)\.(?P<projection>\w+)\.lora_(?P<side>[AB])\.weight"
 )
-_UNSUPPORTED = ("use_dora", "modules_to_save", "layers_to_transform", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+_UNSUPPORTED = (
+    "use_dora",
+    "modules_to_save",
+    "layers_to_transform",
+    "layer_replication",
+    "rank_pattern",
+    "alpha_pattern",
+    "fan_in_fan_out",
+    "trainable_token_indices",
+    "target_parameters",
+    "use_qalora",
+    "use_bdlora",
+    "alora_invocation_tokens",
+    "arrow_config",
+)
+_ALTERS_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initialisations that change the base model's weights, too: over unchanged ones the adapter means something else."""
 
 
 class AdapterError(Exception):
@@ -35,6 +52,10 @@ class Adapter:
     rank: int
     digest: str
     weights: dict[tuple[int, str], tuple[Tensor, Tensor]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(a.nbytes + b.nbytes for a, b in self.weights.values())
 
 
 def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapter:
@@ -79,6 +100,13 @@ def _read_config(path: Path) -> tuple[int, float]:
         for name in _UNSUPPORTED:
             if raw.get(name):
                 raise AdapterError(path, f"{name} is not supported")
+        initialisation = raw.get("init_lora_weights", True)
+        if isinstance(initialisation, str) and initialisation.lower().startswith(_ALTERS_BASE):
+            raise AdapterError(
+                path,
+                f"init_lora_weights {initialisation!r} is not supported: it altered the base model's weights; convert "
+                "the adapter to plain LoRA first",
+            )
         if raw.get("bias", "none") != "none" or raw.get("lora_bias"):
             raise AdapterError(path, "biases are not supported, only bias none")
         rank, alpha = int(raw["r"]), float(raw["lora_alpha"])
@@ -88,8 +116,8 @@ def _read_config(path: Path) -> tuple[int, float]:
         raise AdapterError(path, f"the field {error.args[0]!r} is missing") from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise AdapterError(path, f"cannot be read: {error}") from error
-    if rank < 1:
-        raise AdapterError(path, f"r must be at least 1, got {rank}")
+    if not 1 <= rank <= MAX_RANK:
+        raise AdapterError(path, f"r must be at least 1 and at most {MAX_RANK}, got {rank}")
     return rank, alpha / (rank**0.5 if raw.get("use_rslora") else rank)
 
 

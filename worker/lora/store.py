@@ -1,81 +1,69 @@
-"""The resident adapters: which slot and which pages each has, and how many requests use it."""
+"""The adapters of a replica by name, and their way into the slots; only the engine's thread changes them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from pathlib import Path
 
-from worker.lora.adapter import Adapter
+from worker.lora.adapter import Adapter, AdapterError
+from worker.lora.loading import AdapterLoader
 from worker.lora.pages import AdapterPages, pages_needed
-
-
-class NoRoom(Exception):
-    """All slots or pages are taken."""
-
-
-@dataclass(slots=True)
-class _Resident:
-    name: str
-    digest: str
-    page_ids: list[int]
-    num_users: int = 0
-    is_leaving: bool = False
+from worker.lora.residency import Residency, Version
 
 
 class LoraStore:
-    """Slots of resident adapters. Not thread-safe: only the engine's thread changes it.
+    """names, resident_names: any thread may read them."""
 
-    An unloaded adapter takes no new requests at once; its slot is freed when its last running request is done.
-    """
-
-    def __init__(self, pages: AdapterPages, *, num_slots: int) -> None:
-        self._pages = pages
-        self._free_pages = list(range(pages.num_pages))
-        self._slots: list[_Resident | None] = [None] * num_slots
-        self.slot_pages: list[list[int]] = [[] for _ in range(num_slots)]
-        """The pages of the adapter in each slot."""
+    def __init__(
+        self, pages: AdapterPages, read: Callable[[Path], Adapter], *, num_slots: int, max_host_bytes: int
+    ) -> None:
+        self.loader = AdapterLoader(pages, read, max_host_bytes=max_host_bytes)
+        self.residency = Residency(num_slots=num_slots, num_pages=pages.num_pages)
+        self._versions: dict[str, Version] = {}
+        self.names: tuple[str, ...] = ()
+        self.resident_names: tuple[str, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(sorted(r.name for r in self._slots if r is not None and not r.is_leaving))
+    def slot_pages(self) -> list[list[int]]:
+        return self.residency.slot_pages
 
-    def add(self, name: str, adapter: Adapter) -> None:
-        """Raises NoRoom."""
-        assert name not in self.names
+    def add(self, name: str, adapter: Adapter, folder: Path) -> tuple[Version, Version | None]:
+        """The new version, and the one that it replaces, which takes no new requests. Raises AdapterError where it can
+        never fit, and then changes nothing."""
         num_pages = pages_needed(adapter.rank)
-        if None not in self._slots or num_pages > len(self._free_pages):
-            raise NoRoom(f"{name!r} needs a slot and {num_pages} pages of 16 ranks, {len(self._free_pages)} are free")
-        slot = self._slots.index(None)
-        page_ids = [self._free_pages.pop() for _ in range(num_pages)]
-        self._pages.write(adapter, page_ids)
-        self._slots[slot], self.slot_pages[slot] = _Resident(name, adapter.digest, page_ids), page_ids
+        if num_pages > self.residency.num_pages:
+            raise AdapterError(
+                folder, f"rank {adapter.rank} needs {num_pages} pages of 16, this worker has {self.residency.num_pages}"
+            )
+        self.loader.keep(adapter)
+        replaced = self._versions.get(name)
+        if replaced is not None:
+            replaced.is_leaving = True
+        version = self._versions[name] = Version(name, adapter.digest, folder, num_pages)
+        self.note_changes()
+        return version, replaced
 
-    def remove(self, name: str) -> None:
-        slot = self._find(name)
-        resident = self._slots[slot]
-        assert resident is not None
-        resident.is_leaving = True
-        self._free_if_unused(slot)
+    def remove(self, name: str) -> Version:
+        """Raises KeyError."""
+        version = self._versions.pop(name)
+        version.is_leaving = True
+        self.note_changes()
+        return version
 
-    def acquire(self, name: str) -> tuple[int, str]:
-        """Slot and digest, pinned until `release`. Raises KeyError when no such adapter is resident."""
-        slot = self._find(name)
-        resident = self._slots[slot]
-        assert resident is not None
-        resident.num_users += 1
-        return slot, resident.digest
+    def find(self, name: str) -> Version:
+        """Raises KeyError."""
+        return self._versions[name]
 
-    def release(self, slot: int) -> None:
-        resident = self._slots[slot]
-        assert resident is not None and resident.num_users > 0
-        resident.num_users -= 1
-        self._free_if_unused(slot)
+    def fill(self) -> None:
+        """Before the first step: the first adapters into the slots, as many as there is room for. Raises
+        AdapterError."""
+        for version in self._versions.values():
+            if self.residency.has_free_room(version.num_pages):
+                self.residency.want(version)
+                self.residency.advance()
+                self.loader.load_now(version)
+                self.residency.finish(version)
+        self.note_changes()
 
-    def _find(self, name: str) -> int:
-        for slot, resident in enumerate(self._slots):
-            if resident is not None and resident.name == name and not resident.is_leaving:
-                return slot
-        raise KeyError(name)
-
-    def _free_if_unused(self, slot: int) -> None:
-        resident = self._slots[slot]
-        if resident is not None and resident.is_leaving and resident.num_users == 0:
-            self._free_pages += resident.page_ids
-            self._slots[slot], self.slot_pages[slot] = None, []
+    def note_changes(self) -> None:
+        self.names = tuple(sorted(self._versions))
+        residents = {version.name for version in self.residency.residents if not version.is_leaving}
+        self.resident_names = tuple(sorted(residents))

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -38,14 +39,15 @@ _UNLOAD = msgspec.json.Decoder(UnloadAdapterRequest)
 async def load_adapter(request: Request) -> Response:
     replica: Replica = request.app.state.replica
     body = decode_body(await read_body(request, max_bytes=replica.max_body_bytes), _LOAD)
-    if body.load_inplace:
-        raise ProtocolError("load_inplace is not supported; unload the adapter first", param="load_inplace")
     if not _NAME.fullmatch(body.lora_name) or body.lora_name == replica.served_name:
         raise ProtocolError(f"{body.lora_name!r} cannot be an adapter's name", param="lora_name")
-    if body.lora_name in replica.engine.report().adapters:
-        raise ProtocolError(f"the adapter {body.lora_name!r} is already loaded", param="lora_name")
+    if body.lora_name in replica.engine.report().adapters and not body.load_inplace:
+        raise ProtocolError(
+            f"the adapter {body.lora_name!r} is already loaded; replace it with load_inplace", param="lora_name"
+        )
     try:
-        await asyncio.to_thread(replica.engine.load_adapter, body.lora_name, Path(body.lora_path))
+        load = partial(replica.engine.load_adapter, is_replacing=body.load_inplace)
+        await asyncio.to_thread(load, body.lora_name, Path(body.lora_path))
     except AdapterError as error:
         raise ProtocolError(str(error), param="lora_path") from error
     replica.adapter_paths[body.lora_name] = body.lora_path

@@ -11,13 +11,14 @@ from worker.artifacts.cache import ArtifactCache
 from worker.artifacts.errors import BadArtifact, StoreAway
 from worker.engine.errors import UnknownAdapter
 from worker.lora.adapter import AdapterError
-from worker.lora.store import NoRoom
 
 if TYPE_CHECKING:
     from worker.engine.engine import Engine
 
 WAIT_S = 10.0
 """Less than a gateway takes silence for death; what is on its way is there for whoever asks next."""
+MAX_REGISTERED = 256
+"""With the engine, and so in each load report; the others are on disk only until they are asked for again."""
 MAX_TRIES = 5
 """An adapter may be forgotten between its coming and its use."""
 T = TypeVar("T")
@@ -78,28 +79,19 @@ class FetchedAdapters:
             if name in self._engine.report().adapters:
                 return
             try:
-                await self._install(name, lambda: self._engine.load_adapter(name, folder))
+                await asyncio.to_thread(self._engine.load_adapter, name, folder)
             except AdapterError as error:
                 raise BadArtifact(str(error)) from error
             self._loaded[name] = None
+        while len(self._loaded) > MAX_REGISTERED:
+            await self._unload(self._loaded.popitem(last=False)[0])
         for surplus in self._cache.surplus():
             await self._forget_quietly(artifact_name(surplus))
 
-    async def _install(self, name: str, load: Callable[[], None]) -> None:
-        """Where there is no room, the least recently used ones leave their slots, and come back when they are asked
-        for."""
-        while True:
-            try:
-                return await asyncio.to_thread(load)
-            except AdapterError as error:
-                if not isinstance(error.__cause__, NoRoom):
-                    raise
-                if not self._loaded:
-                    raise StoreAway("all slots for adapters are in use") from error
-            oldest, _ = self._loaded.popitem(last=False)
-            async with self._locks[oldest]:
-                with contextlib.suppress(UnknownAdapter):
-                    await asyncio.to_thread(self._engine.unload_adapter, oldest)
+    async def _unload(self, name: str) -> None:
+        async with self._locks[name]:
+            with contextlib.suppress(UnknownAdapter):
+                await asyncio.to_thread(self._engine.unload_adapter, name)
 
     async def _forget_quietly(self, name: str) -> None:
         with contextlib.suppress(UnknownAdapter):

@@ -91,10 +91,10 @@ class _EngineCollector(Collector):
         yield self._counter("failed_steps", "Steps that broke.", load.num_failed_steps_total)
         yield self._counter("nan_rows", "Requests whose figures were not finite.", load.num_nan_rows_total)
         if load.adapters:
-            yield self._lora_requests_info(len(load.adapters))
+            yield self._lora_requests_info(load.num_adapter_slots)
 
     def _lora_requests_info(self, max_lora: int) -> Metric:
-        """As vLLM: the labels hold the names, the value is the time. max_lora: all loaded adapters fit one batch."""
+        """As vLLM: the labels hold the names, the value is the time. max_lora: the slots."""
         running, waiting = (",".join(sorted(names)) for names in self._engine.adapters_in_use())
         family = GaugeMetricFamily(
             "tiergate_lora_requests_info",

@@ -103,6 +103,7 @@ class Replica:
             model_version=load.model_version,
             pool=self.pool,
             adapters=load.adapters,
+            resident_adapters=load.resident_adapters,
             num_running=load.num_running,
             num_waiting=load.num_waiting,
             max_num_seqs=load.max_num_seqs,

@@ -91,5 +91,7 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         sheds_best_effort=settings.api_key is not None,
         num_threads=settings.num_threads,
         is_deterministic=settings.deterministic,
+        num_adapter_slots=settings.adapter_slots,
+        adapter_host_bytes=settings.adapter_host_mb << 20,
         adapters={name: Path(path) for name, path in settings.adapters.items()},
     )

@@ -14,8 +14,6 @@ from transformers import LlamaForCausalLM
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from tests.support.compute import TinyRunner
 from worker.lora.adapter import AdapterError, read_adapter
-from worker.lora.pages import AdapterPages
-from worker.lora.store import LoraStore, NoRoom
 from worker.model.config import read_config
 
 # peft 0.21 still reads a property that transformers 5 deprecates.
@@ -73,41 +71,6 @@ def test_a_mixed_batch_gives_each_its_own_adapter_as_peft_does(
     assert all((expected[name] - expected[None]).abs().max() > 0.1 for name in KINDS)
 
 
-def test_a_left_slot_is_taken_again_and_reading_it_gives_the_new_adapter(
-    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, torch.Tensor]
-) -> None:
-    config = read_config(checkpoint)
-    store = LoraStore(AdapterPages(config, torch.float32, num_pages=2), num_slots=2)
-    for name in ("rslora", "qv"):
-        store.add(name, read_adapter(adapters[name], config, torch.float32))
-    store.remove("rslora")
-    store.add("all", read_adapter(adapters["all"], config, torch.float32))
-    assert store.names == ("all", "qv")
-    assert store.acquire("all")[0] == 0
-    assert (
-        TinyRunner(checkpoint, adapters={"x": adapters["all"]})
-        .extend("a", PROMPT, adapter="x")
-        .double()
-        .allclose(expected["all"], atol=2e-4)
-    )
-
-
-def test_an_unloaded_adapter_stays_for_those_that_run_with_it(checkpoint: Path, adapters: dict[str, Path]) -> None:
-    config = read_config(checkpoint)
-    store = LoraStore(AdapterPages(config, torch.float32, num_pages=1), num_slots=1)
-    store.add("qv", read_adapter(adapters["qv"], config, torch.float32))
-    slot, _ = store.acquire("qv")
-    store.remove("qv")
-    assert store.names == ()
-    with pytest.raises(KeyError):
-        store.acquire("qv")
-    assert store.slot_pages == [[0]]
-    with pytest.raises(NoRoom):
-        store.add("all", read_adapter(adapters["all"], config, torch.float32))
-    store.release(slot)
-    assert store.slot_pages == [[]]
-
-
 def test_target_modules_may_be_a_regex(checkpoint: Path, tmp_path: Path) -> None:
     path = make_tiny_adapter(tmp_path, checkpoint)
     edit_config(path, target_modules=r".*\.(q|v)_proj")
@@ -119,6 +82,12 @@ def test_target_modules_may_be_a_regex(checkpoint: Path, tmp_path: Path) -> None
     ("change", "reason"),
     [
         ({"use_dora": True}, "use_dora is not supported"),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights 'pissa_niter_16' is not supported"),
+        ({"init_lora_weights": "olora"}, "it altered the base model's weights"),
+        ({"init_lora_weights": "corda"}, "init_lora_weights 'corda'"),
+        ({"init_lora_weights": "loftq"}, "convert the adapter to plain LoRA first"),
+        ({"trainable_token_indices": [1, 2]}, "trainable_token_indices is not supported"),
+        ({"r": 1000}, "at most 256, got 1000"),
         ({"bias": "all"}, "biases are not supported"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),

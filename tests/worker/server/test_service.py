@@ -88,7 +88,7 @@ def lora_labels(http: httpx.Client) -> dict[str, str]:
 
 
 def test_metrics_name_the_adapters_in_use_as_vllm_does(checkpoint: Path, adapter: Path) -> None:
-    idle = {"max_lora": "1", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    idle = {"max_lora": "32", "running_lora_adapters": "", "waiting_lora_adapters": ""}
     body = {"model": "pirate", "prompt": "Hi", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with running_worker(checkpoint, max_num_seqs=1, adapters={"pirate": adapter}) as small, small.client() as client:
         assert lora_labels(client) == idle
@@ -110,7 +110,12 @@ def test_an_adapter_comes_and_goes(http: httpx.Client, worker: RunningWorker, ch
     loaded = http.post("/v1/load_lora_adapter", json={"lora_name": "new", "lora_path": str(folder)})
     assert loaded.status_code == 200, loaded.text
     assert http.post("/v1/completions", json=ask).json()["model"] == "new"
-    assert worker.load()["adapters"] == ["new", "pirate"]
+    load = worker.load()
+    assert load["adapters"] == load["resident_adapters"] == ["new", "pirate"]
+    again = {"lora_name": "new", "lora_path": str(folder)}
+    assert http.post("/v1/load_lora_adapter", json=again).status_code == 400
+    assert http.post("/v1/load_lora_adapter", json=again | {"load_inplace": True}).status_code == 200
+    assert http.post("/v1/completions", json=ask).json()["model"] == "new"
     cards = {card["id"]: card for card in http.get("/v1/models").json()["data"]}
     assert (cards["new"]["root"], cards["new"]["parent"]) == (str(folder), "tiny")
     assert http.post("/v1/unload_lora_adapter", json={"lora_name": "new"}).status_code == 200

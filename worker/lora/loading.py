@@ -1,0 +1,96 @@
+"""From disk to host memory to pages, each stage in a thread of its own beside the step loop."""
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from worker.lora.adapter import Adapter, AdapterError
+from worker.lora.pages import AdapterPages
+from worker.lora.residency import Version
+
+_NICENESS = 10
+"""Steps go before loads on a machine where both want the same cores."""
+
+
+class AdapterLoader:
+    """Keeps what was read in host memory, up to max_host_bytes, the least recently used dropped first. Thread-safe.
+
+    read: the folder's adapter; raises AdapterError.
+    """
+
+    def __init__(self, pages: AdapterPages, read: Callable[[Path], Adapter], *, max_host_bytes: int) -> None:
+        self._pages = pages
+        self._read = read
+        self._max_bytes = max_host_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Adapter] = OrderedDict()
+        self._reading: dict[str, Future[Adapter]] = {}
+        self._readers = ThreadPoolExecutor(1, "adapter-read", initializer=_give_way)
+        self._writers = ThreadPoolExecutor(1, "adapter-write", initializer=_give_way)
+
+    def keep(self, adapter: Adapter) -> None:
+        with self._lock:
+            self._kept[adapter.digest] = adapter
+            self._kept.move_to_end(adapter.digest)
+            while sum(each.num_bytes for each in self._kept.values()) > self._max_bytes and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+
+    def prefetch(self, version: Version) -> None:
+        """Have it in host memory soon."""
+        self._fetch(version)
+
+    def load(self, version: Version, done: Callable[[Exception | None], None]) -> None:
+        """Write it into its pages; `done` is called in another thread, with what went wrong."""
+        page_ids, fetched = tuple(version.page_ids), self._fetch(version)
+
+        def write() -> None:
+            try:
+                self._pages.write(fetched.result(), page_ids)
+            except Exception as error:
+                done(error)
+            else:
+                done(None)
+
+        self._writers.submit(write)
+
+    def load_now(self, version: Version) -> None:
+        """The same at once, in the caller's thread. Raises AdapterError."""
+        self._pages.write(self._fetch(version).result(), version.page_ids)
+
+    def close(self) -> None:
+        """Loads that have not begun never will."""
+        for executor in (self._readers, self._writers):
+            executor.shutdown(wait=True, cancel_futures=True)
+
+    def _fetch(self, version: Version) -> Future[Adapter]:
+        with self._lock:
+            if (kept := self._kept.get(version.digest)) is not None:
+                self._kept.move_to_end(version.digest)
+                found: Future[Adapter] = Future()
+                found.set_result(kept)
+                return found
+            if (reading := self._reading.get(version.digest)) is not None:
+                return reading
+            self._reading[version.digest] = reading = self._readers.submit(self._read_again, version)
+            return reading
+
+    def _read_again(self, version: Version) -> Adapter:
+        try:
+            adapter = self._read(version.folder)
+            if adapter.digest != version.digest:
+                raise AdapterError(version.folder, f"the files of {version.name!r} have changed since it was loaded")
+            self.keep(adapter)
+            return adapter
+        finally:
+            with self._lock:
+                del self._reading[version.digest]
+
+
+def _give_way() -> None:
+    """A thread has a niceness of its own on Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
