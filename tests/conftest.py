@@ -13,7 +13,11 @@ _SHARED = {
     "tests/worker/server",
 }
 """Their fixtures start whole servers once for a session, which is once for each process."""
-_ALONE = {"tests/e2e/test_crash.py", "tests/e2e/test_mixed_adapters.py"}
+_ALONE = {
+    "tests/e2e/test_crash.py",
+    "tests/e2e/test_mixed_adapters.py",
+    "tests/gateway/inference/test_stored_adapters.py",
+}
 """They start servers of their own."""
 
 

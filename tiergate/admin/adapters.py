@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,34 @@ app = typer.Typer(name="adapter", help="LoRA adapters.")
 def list_adapters(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False) -> None:
     """List adapters."""
     with connect(base_url, admin_key) as client:
-        show_rows(client.rows("/adapters"), ("id", "name", "tenant_id", "variants"), as_json=as_json)
+        show_rows(client.rows("/adapters"), ("id", "name", "tenant_id", "status", "variants"), as_json=as_json)
+
+
+@app.command("upload")
+def upload_adapter(
+    path: Annotated[
+        Path, typer.Argument(help="A folder as PEFT saves it: adapter_config.json and adapter_model.safetensors.")
+    ],
+    tenant: Annotated[str | None, typer.Option(help="Its owner, by name or id; left out: for everybody.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Its base model; default: the one that its config names, or the only one.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What clients ask for; default: the folder's name.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of the one of this name.")] = False,
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Upload an adapter; it can be used as soon as its status is `ready`.
+
+    An adapter of this name that has no variant for the base model yet gets one.
+    """
+    from tiergate.admin.uploading import upload
+
+    with connect(base_url, admin_key) as client:
+        owner = tenant_id(client, tenant) if tenant else None
+        made = upload(client, path, name=name, model=model, tenant_id=owner, replaces=replace)
+        show_row(made, as_json=as_json)
 
 
 @app.command("create")
@@ -43,7 +71,7 @@ def delete_adapter(
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
 ) -> None:
-    """Delete an adapter's declaration; workers keep its weights."""
+    """Delete an adapter. Workers forget it, unless they were started with it."""
     with connect(base_url, admin_key) as client:
         client.delete(f"/adapters/{adapter_id}")
 

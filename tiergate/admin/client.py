@@ -1,8 +1,9 @@
 """The gateway's admin API over HTTP, for people and for `up`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import httpx
 
@@ -10,6 +11,8 @@ from tiergate.failure import Failure
 
 Json = dict[str, Any]
 TIMEOUT_S = 30.0
+UPLOAD_ANSWER_S = 600.0
+"""The gateway may still be putting gigabytes into its store when it has them all."""
 PAGE = 1000
 
 
@@ -55,6 +58,12 @@ class AdminClient:
 
     def download(self, path: str, **query: Any) -> bytes:
         return self._send("GET", path, params=query).content
+
+    def upload(self, method: str, path: str, fields: Mapping[str, str], files: Mapping[str, BinaryIO]) -> Json:
+        """A form whose files are read while they are sent, in order."""
+        timeout = httpx.Timeout(TIMEOUT_S, read=UPLOAD_ANSWER_S)
+        named = {name: (Path(file.name).name, file) for name, file in files.items()}
+        return self._call(method, path, data=dict(fields), files=named, timeout=timeout)
 
     def delete(self, path: str) -> None:
         self._call("DELETE", path)

@@ -2,16 +2,22 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+import redis.asyncio as redis
 
 from protocol.artifacts import artifact_name
+from protocol.load import WORKERS_KEY, AdapterBase, Registration, seal
 from tests.support.adapter_files import config_bytes, objects_below, tensors, weights_bytes
-from tests.support.gateways import Gateway, make_settings, running_gateway
+from tests.support.fleets import load
+from tests.support.gateways import WORKER_KEY, Gateway, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
 
 CONFIG, WEIGHTS = config_bytes(), weights_bytes(tensors())
@@ -81,6 +87,62 @@ async def test_an_upload_is_kept_and_pending_until_a_worker_tells_its_shapes(gat
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "adapter_pending")
     assert "no worker of its base model" in answer.json()["error"]["message"]
     assert "voice" not in cards
+
+
+@asynccontextmanager
+async def registered(
+    gateway: Gateway, valkey: ValkeyProcess, shapes: dict[str, tuple[int, int]]
+) -> AsyncIterator[None]:
+    """A worker's registration for the pool `small`, sealed as workers seal theirs."""
+    base = AdapterBase(num_layers=2, shapes=shapes, max_rank=64)
+    report = msgspec.structs.replace(load(), worker_id="w-1", model="m-7b", pool="small", adapter_base=base)
+    told = Registration(url="http://127.0.0.1:9", sent_at_ms=time.time_ns() // 1_000_000, load=report)
+    async with redis.Redis.from_url(valkey.url) as client:
+        await client.hset(WORKERS_KEY, "w-1", seal(told, worker_key=WORKER_KEY))  # type: ignore[misc]
+        try:
+            yield
+        finally:
+            await client.hdel(WORKERS_KEY, "w-1")  # type: ignore[misc]
+
+
+async def settled(gateway: Gateway) -> dict[str, Any]:
+    """The adapter, once it is not pending."""
+    async with asyncio.timeout(30):
+        while True:
+            [row] = await listed(gateway)
+            if row["status"] != "pending":
+                return row
+            await asyncio.sleep(0.05)
+
+
+async def test_a_pending_adapter_is_ready_when_a_worker_tells_shapes_that_it_fits(
+    gateway: Gateway, valkey: ValkeyProcess
+) -> None:
+    await upload(gateway)
+    async with registered(valkey, {"q_proj": (64, 64)}):
+        row = await settled(gateway)
+        assert (row["status"], row["details"]["m-7b"]["reason"]) == ("ready", None)
+        again = await upload(gateway, {**FIELDS, "name": "second"})
+        assert again.json()["status"] == "ready"
+        async with gateway.client(await gateway.make_key()) as client:
+            cards = [card["id"] for card in (await client.get("/models")).json()["data"]]
+    assert {"voice", "second"} <= set(cards)
+
+
+async def test_a_pending_adapter_that_does_not_fit_is_refused_with_the_reason(
+    gateway: Gateway, valkey: ValkeyProcess
+) -> None:
+    await upload(gateway)
+    async with registered(valkey, {"q_proj": (128, 64)}):
+        row = await settled(gateway)
+        assert row["status"] == "refused"
+        assert "that of 'm-7b' is 128 x 64" in row["details"]["m-7b"]["reason"]
+        async with gateway.client(await gateway.make_key()) as client:
+            answer = await client.post("/completions", json={"model": "voice", "prompt": "Hi"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "adapter_refused")
+        replaced = await upload(gateway, put=row["id"], weights=LARGE)
+        assert (replaced.status_code, replaced.json()["error"]["code"]) == (400, "invalid_adapter")
+    assert (await listed(gateway))[0]["details"]["m-7b"]["version"] == 1
 
 
 async def test_a_new_version_takes_the_place_of_the_old_one(gateway: Gateway) -> None:
