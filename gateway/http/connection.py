@@ -51,6 +51,10 @@ _BETWEEN, _HEAD, _BODY, _DEAF = range(4)
 """What the next bytes belong to. Deaf: to nothing, they are thrown away until the connection ends."""
 
 
+class _GaveUp(Exception):
+    """Ends the parser; `Connection._refusal` says why."""
+
+
 class Connection(HttpToolsProtocol):
     def __init__(
         self,
@@ -267,7 +271,8 @@ class Connection(HttpToolsProtocol):
     def _give_up(self, refusal: GatewayError) -> None:
         """Within a callback: the parser stops and `_feed` takes it from here."""
         self._refusal = refusal
-        raise refusal
+        # Raised itself, it would hold this frame, which holds it, and the connection with all that it has read.
+        raise _GaveUp
 
     def _head_without_upgrade(self) -> bytes:
         """We speak HTTP/1.1 alone, so that the request is parsed again as if nothing else had been offered: the parser

@@ -1,6 +1,7 @@
 """What a client may do before it has a key: bounded in bytes, fields and time, and told so in OpenAI's shape."""
 
 import asyncio
+import gc
 import json
 import logging
 import time
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.connection import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
+from gateway.http.connection import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED, Connection
 from tests.support.front_doors import (
     DEADLINE_S,
     Client,
@@ -56,6 +57,31 @@ async def test_headers_beyond_the_bound_are_431_and_reach_no_application(sent: b
         client = await door.send(sent)
         check_error(await client.read_all(), 431, "headers_too_large")
         assert door.scopes == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * (MAX_FIELDS + 2),
+        b"GET / HTTP/1.1\r\nX: " + b"a" * MAX_HEAD_BYTES,
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        request("GET", "/", "Upgrade: h2c", "Connection: Upgrade, close"),
+        request("GET", "/", "Connection: close"),
+    ],
+    ids=["many fields", "a long one", "CONNECT", "rubbish", "an upgrade", "well"],
+)
+async def test_nothing_of_a_connection_waits_for_the_garbage_collector(sent: bytes) -> None:
+    async with served() as door:
+        gc.collect()
+        gc.disable()
+        try:
+            client = await door.send(sent)
+            await client.read_all()
+            await until(lambda: door.num_connections == 0)
+            await until(lambda: not [each for each in gc.get_objects() if type(each) is Connection])
+        finally:
+            gc.enable()
 
 
 async def test_headers_up_to_the_bound_pass_in_one_piece_and_in_many() -> None:
