@@ -17,6 +17,7 @@ LAUNCH: dict[str, Any] = {"enable_fp_fusion": True}
 
 _H200_MULTIPROCESSORS = 132
 _device_type = "cuda"
+_stand_in_multiprocessors: int | None = None
 _refused: dict[str, str] = {}
 
 
@@ -42,24 +43,22 @@ def refused() -> dict[str, str]:
     return dict(_refused)
 
 
-@functools.cache
 def num_multiprocessors() -> int:
     """Of the GPU in use; without one, those of an H200."""
-    if not torch.cuda.is_available():
-        return _H200_MULTIPROCESSORS
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+    return _stand_in_multiprocessors or _count_multiprocessors()
 
 
 @contextmanager
-def played_by(device_type: str) -> Iterator[None]:
-    """Take tensors of that device for a GPU's, as where a stand-in interprets kernels on the CPU."""
-    global _device_type
-    before, _device_type = _device_type, device_type
+def played_by(device_type: str, *, multiprocessors: int) -> Iterator[None]:
+    """Take tensors of that device for a GPU's of so many multiprocessors, as where a stand-in interprets kernels."""
+    global _device_type, _stand_in_multiprocessors
+    before = _device_type, _stand_in_multiprocessors
+    _device_type, _stand_in_multiprocessors = device_type, multiprocessors
     refused_before = dict(_refused)
     try:
         yield
     finally:
-        _device_type = before
+        _device_type, _stand_in_multiprocessors = before
         _refused.clear()
         _refused.update(refused_before)
 
@@ -67,3 +66,10 @@ def played_by(device_type: str) -> Iterator[None]:
 @functools.cache
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _count_multiprocessors() -> int:
+    if not torch.cuda.is_available():
+        return _H200_MULTIPROCESSORS
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)

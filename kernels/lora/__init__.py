@@ -5,18 +5,21 @@
 
 from torch import Tensor
 
+from kernels import gpu
 from kernels.lora import native, reference
 from kernels.lora.pages import LoraPages, empty_pages
 from kernels.lora.plan import MAX_RUN, PAGE_RANKS, LoraPlan, plan_lora
+from kernels.lora.tables import LoraTables
 
-__all__ = ["MAX_RUN", "PAGE_RANKS", "LoraPages", "LoraPlan", "add_lora", "empty_pages", "plan_lora"]
+__all__ = ["MAX_RUN", "PAGE_RANKS", "LoraPages", "LoraPlan", "LoraTables", "add_lora", "empty_pages", "plan_lora"]
 
 
-def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan) -> None:
+def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan | LoraTables) -> None:
     """y += (x a^T) b of each token's adapter, in place; tokens without one stay as they are.
 
     y [tokens, out], x [tokens, in], contiguous, of the pages' dtype; what the products make of a token depends on its x
-    and its adapter alone, to the last bit. Raises ValueError on a mismatch; the numbers in the plan are not checked.
+    and its adapter alone, to the last bit. A GPU's kernels take tables of the plan. Raises ValueError on a mismatch;
+    the numbers in the plan are not checked.
     """
     in_size, out_size = pages.a.shape[3], pages.b.shape[2]
     if (
@@ -29,6 +32,13 @@ def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan) -> None:
             f"add_lora: x {tuple(x.shape)} {x.dtype}, y {tuple(y.shape)} {y.dtype} do not fit {pages.a.dtype} pages of "
             f"{in_size} -> {out_size} and a plan of {plan.num_tokens} tokens"
         )
+    if isinstance(plan, LoraTables):
+        if gpu.takes("lora", x, y):
+            from kernels.lora import kernel
+
+            return kernel.add_lora(y, x, pages, plan)
+        assert plan.plan is not None, "a graph is captured with kernels only"
+        plan = plan.plan
     if native.can_add(pages):
         native.add_lora(y, x, pages, plan)
     else:

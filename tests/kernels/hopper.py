@@ -20,7 +20,8 @@ from tests.kernels.cubin import SHARED_LIMIT, Cubin, read_cubin
 from tests.kernels.interpreting import interpret
 from tests.kernels.memory_watch import watched
 
-NUM_MULTIPROCESSORS = 132
+NUM_MULTIPROCESSORS = 5
+"""Few, so that programs of a persistent grid have several items each, and interpreting takes less time."""
 
 
 class Hopper:
@@ -93,7 +94,7 @@ def on_hopper(*, interprets: bool = True) -> Iterator[Hopper]:
     hopper = the_hopper()
     hopper.launched.clear()
     hopper.interprets = interprets
-    with gpu.played_by("cpu"):
+    with gpu.played_by("cpu", multiprocessors=NUM_MULTIPROCESSORS):
         yield hopper
     faults = sorted({fault for cubin in hopper.launched for fault in cubin.faults()})
     assert not faults, faults
