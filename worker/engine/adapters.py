@@ -149,3 +149,5 @@ class AdapterQueue:
         if is_unused and version.state == "resident":
             self._residency.evict(version)
             self._store.note_changes()
+        if is_unused and version.state == "away":
+            self._store.drop(version)

@@ -39,6 +39,15 @@ class AdapterLoader:
             while sum(each.num_bytes for each in self._kept.values()) > self._max_bytes and len(self._kept) > 1:
                 self._kept.popitem(last=False)
 
+    @property
+    def num_host_bytes(self) -> int:
+        with self._lock:
+            return sum(each.num_bytes for each in self._kept.values())
+
+    def drop(self, digest: str) -> None:
+        with self._lock:
+            self._kept.pop(digest, None)
+
     def prefetch(self, version: Version) -> None:
         """Have it in host memory soon."""
         self._fetch(version)

@@ -48,6 +48,11 @@ class LoraStore:
         self.note_changes()
         return version
 
+    def drop(self, version: Version) -> None:
+        """Nobody needs a version that left: host memory forgets it, unless another name has the same content."""
+        if all(other.digest != version.digest for other in self._versions.values()):
+            self.loader.drop(version.digest)
+
     def find(self, name: str) -> Version:
         """Raises KeyError."""
         return self._versions[name]

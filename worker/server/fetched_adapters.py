@@ -19,6 +19,7 @@ WAIT_S = 10.0
 """Less than a gateway takes silence for death; what is on its way is there for whoever asks next."""
 MAX_REGISTERED = 256
 """With the engine, and so in each load report; the others are on disk only until they are asked for again."""
+REMOVE_AGAIN_S = 0.2
 MAX_TRIES = 5
 """An adapter may be forgotten between its coming and its use."""
 T = TypeVar("T")
@@ -33,8 +34,11 @@ class FetchedAdapters:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._loaded: OrderedDict[str, None] = OrderedDict()
         """Names, the least recently used first."""
+        self._removals: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
+        for removal in self._removals:
+            removal.cancel()
         self._cache.close()
 
     async def serve(self, begin: Callable[[], Awaitable[T]]) -> T:
@@ -54,15 +58,15 @@ class FetchedAdapters:
             self._loaded.move_to_end(name)
 
     async def forget(self, name: str) -> None:
-        """Requests under way end with it. Raises UnknownAdapter."""
-        digest = digest_of(name)
-        assert digest is not None
+        """Requests under way end with it, and then its folder goes. Raises UnknownAdapter."""
         async with self._locks[name]:
             self._loaded.pop(name, None)
             try:
                 await asyncio.to_thread(self._engine.unload_adapter, name)
             finally:
-                await self._cache.remove(digest)
+                removal = asyncio.create_task(self._remove(name))
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)
 
     async def _bring(self, name: str) -> None:
         try:
@@ -74,10 +78,11 @@ class FetchedAdapters:
     async def _load(self, name: str) -> None:
         digest = digest_of(name)
         assert digest is not None
-        folder = await self._cache.fetch(digest)
+        # Within the lock, so that the folder does not go again before it is read.
         async with self._locks[name]:
             if name in self._engine.report().adapters:
                 return
+            folder = await self._cache.fetch(digest)
             try:
                 await asyncio.to_thread(self._engine.load_adapter, name, folder)
             except AdapterError as error:
@@ -92,6 +97,17 @@ class FetchedAdapters:
         async with self._locks[name]:
             with contextlib.suppress(UnknownAdapter):
                 await asyncio.to_thread(self._engine.unload_adapter, name)
+
+    async def _remove(self, name: str) -> None:
+        """Its folder, once no request may have to read it again; nothing where it was asked for meanwhile."""
+        digest = digest_of(name)
+        assert digest is not None
+        # Polled, since the engine tells nobody when a request is over.
+        while any(name in names for names in self._engine.adapters_in_use()):  # noqa: ASYNC110
+            await asyncio.sleep(REMOVE_AGAIN_S)
+        async with self._locks[name]:
+            if name not in self._loaded:
+                await self._cache.remove(digest)
 
     async def _forget_quietly(self, name: str) -> None:
         with contextlib.suppress(UnknownAdapter):

@@ -223,6 +223,21 @@ async def test_16_large_adapters_come_in_mid_traffic_and_streams_go_on(checkpoin
         assert set(engine.report().resident_adapters) == set(names)
 
 
+async def test_what_is_unloaded_leaves_host_memory_when_its_last_request_is_over(
+    checkpoint: Path, adapters: dict[str, Path]
+) -> None:
+    async with running_engine(checkpoint, adapters=adapters) as engine:
+        loader = engine._parts.lora.loader
+        before = loader.num_host_bytes
+        stream = asyncio.create_task(collect(engine, make_request(PROMPT, adapter="one", max_tokens=100)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(engine.unload_adapter, "one")
+        await stream
+        assert 0 < loader.num_host_bytes < before
+        await asyncio.to_thread(engine.load_adapter, "one", adapters["one"])
+        assert loader.num_host_bytes == before
+
+
 async def test_stopping_answers_those_who_wait_for_an_adapter(checkpoint: Path, adapters: dict[str, Path]) -> None:
     reads = HeldReads()
     async with running_engine(

@@ -10,6 +10,7 @@ import pytest
 
 from protocol.artifacts import WEIGHTS_FILE, artifact_name, object_path
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from tests.support.platform import wait_until
 from tests.support.running_worker import RunningWorker, running_worker
 from tests.support.stored_adapters import store_adapter
 
@@ -75,7 +76,8 @@ def test_what_is_unloaded_leaves_memory_and_disk_and_comes_back_when_asked(
         cached = folder / "cache" / name.removeprefix("sha256:")
         assert cached.is_dir()
         assert client.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code == 200
-        assert not cached.exists() and name not in fetching.load()["adapters"]
+        wait_until(lambda: not cached.exists(), deadline_s=20)
+        assert name not in fetching.load()["adapters"]
         assert client.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code == 404
         assert complete(client, name) == before
 
