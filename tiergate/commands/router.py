@@ -16,7 +16,15 @@ Data = Annotated[
     typer.Option("--data", help="Graded prompts, one JSON object a line (docs/routing.md); may be given again."),
 ]
 WeightsFile = Annotated[Path | None, typer.Option("--weights", help="A file of weights; default: the shipped ones.")]
-Share = Annotated[float, typer.Option("--large-share", min=0.0, max=1.0, help="Wanted share of large calls, 0 to 1.")]
+Share = Annotated[
+    float | None, typer.Option("--large-share", min=0.0, max=1.0, help="Wanted share of large calls, 0 to 1.")
+]
+Cost = Annotated[
+    float | None,
+    typer.Option("--cost", min=0.0, help="Wanted cost of a thousand requests, in place of a share; with the next two."),
+]
+SmallCost = Annotated[float | None, typer.Option(min=0.0, help="What a thousand requests cost at the small model.")]
+LargeCost = Annotated[float | None, typer.Option(min=0.0, help="What a thousand requests cost at the large model.")]
 
 
 @app.command("train")
@@ -56,7 +64,10 @@ def evaluate(data: Data, weights: WeightsFile = None, as_json: AsJson = False) -
 @app.command("calibrate")
 def calibrate(
     data: Data,
-    large_share: Share,
+    large_share: Share = None,
+    cost: Cost = None,
+    small_cost: SmallCost = None,
+    large_cost: LargeCost = None,
     weights: WeightsFile = None,
     tier: Annotated[
         list[str] | None,
@@ -66,10 +77,19 @@ def calibrate(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Find the threshold at which this share of the prompts goes to the large model."""
-    from tiergate.routing.evaluate import threshold_at
+    """Find the threshold at which this share of the prompts goes to the large model, or a thousand cost that much."""
+    from tiergate.routing.evaluate import cost_at, share_for, threshold_at
 
+    if (large_share is None) == (cost is None):
+        raise Failure("give either --large-share or --cost")
+    if cost is not None:
+        if small_cost is None or large_cost is None:
+            raise Failure("--cost needs --small-cost and --large-cost, of a thousand requests each")
+        large_share = share_for(cost, small_cost=small_cost, large_cost=large_cost)
+    assert large_share is not None
     row: dict[str, Any] = threshold_at(_read(data), _weights(weights), large_share)
+    if small_cost is not None and large_cost is not None:
+        row["cost"] = cost_at(row["large_share"], small_cost=small_cost, large_cost=large_cost)
     if tier:
         with connect(base_url, admin_key) as client:
             for name in tier:

@@ -67,3 +67,16 @@ def threshold_at(graded: Graded, weights: Weights, large_share: float) -> dict[s
         "recovered": float(graded.gains[is_large].sum() / gain) if gain > 0 else None,
         "accuracy": float(np.where(is_large, graded.strong, graded.weak).mean()),
     }
+
+
+def share_for(cost: float, *, small_cost: float, large_cost: float) -> float:
+    """The share of large calls at which requests cost `cost`, all three of as many requests."""
+    if not small_cost < large_cost < float("inf"):
+        raise Failure(f"the large model must cost more than the small one, got {large_cost:g} and {small_cost:g}")
+    if not cost >= small_cost:
+        raise Failure(f"a cost of {cost:g} cannot be held: the small model alone costs {small_cost:g}")
+    return min(1.0, (cost - small_cost) / (large_cost - small_cost))
+
+
+def cost_at(large_share: float, *, small_cost: float, large_cost: float) -> float:
+    return small_cost + large_share * (large_cost - small_cost)

@@ -46,6 +46,27 @@ def test_train_evaluate_and_calibrate_work_on_ones_own_prompts(tmp_path: Path) -
     )
     assert told["large_share"] <= 0.4 and told["recovered"] > 0.6
     assert 0 < told["threshold"] < 1
+    costs = ("--cost", "1.4", "--small-cost", "1", "--large-cost", "2", "--json")
+    by_cost = json.loads(tiergate("router", "calibrate", "--data", other, "--weights", out, *costs).stdout)
+    assert by_cost == told | {"cost": pytest.approx(1 + told["large_share"])}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "either --large-share or --cost"),
+        (("--large-share", "0.4", "--cost", "1"), "either --large-share or --cost"),
+        (("--cost", "1"), "needs --small-cost and --large-cost"),
+        (("--cost", "0.5", "--small-cost", "1", "--large-cost", "2"), "the small model alone costs 1"),
+        (("--cost", "1", "--small-cost", "2", "--large-cost", "2"), "must cost more"),
+        (("--cost", "nan", "--small-cost", "1", "--large-cost", "2"), "--cost"),
+        (("--cost", "1", "--small-cost", "1", "--large-cost", "inf"), "must cost more"),
+    ],
+    ids=str,
+)
+def test_a_cost_that_cannot_be_held_is_refused_in_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    data = write(tmp_path / "graded.jsonl", graded_rows(20, seed=3))
+    assert said in refusal("router", "calibrate", "--data", data, *options)
 
 
 @pytest.mark.parametrize(
