@@ -60,7 +60,15 @@ class Engine:
 
     def command(self, model: Path, port: int) -> list[str]:
         if self.name == "vllm":
-            options = ["--served-model-name", MODEL_THERE, "--api-key", ENGINE_KEY, "--max-model-len", "1024"]
+            options = [
+                "--served-model-name",
+                MODEL_THERE,
+                "--api-key",
+                ENGINE_KEY,
+                "--max-model-len",
+                "1024",
+                "--enforce-eager",
+            ]
             serve = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--dtype", "float32"]
             return [str(self.python), *serve, *options, "--host", "127.0.0.1", "--port", str(port)]
         path = FOLDER / f"{model.name}.gguf"

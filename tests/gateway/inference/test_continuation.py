@@ -75,7 +75,7 @@ class Heard:
     error: dict[str, Any] | None = None
 
 
-def bodies() -> list[dict[str, Any]]:
+def bodies(**fields: Any) -> list[dict[str, Any]]:
     """Greedy streams, sampled ones with several answers, and whole answers; each with a prompt of its own."""
     made = []
     for i in range(NUM_STREAMS):
@@ -87,6 +87,7 @@ def bodies() -> list[dict[str, Any]]:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **fields,
         }
         if i % 5 == 3:
             body |= {"temperature": 1.0, "seed": i, "n": 2, "max_tokens": NUM_TOKENS // 2}
@@ -120,8 +121,8 @@ async def hear(client: httpx.AsyncClient, body: dict[str, Any], heard: Heard) ->
                     heard.ends[choice["index"]] = choice["finish_reason"]
 
 
-async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = None) -> list[Heard]:
-    """Every answer; `disturb` is called when every stream has begun, and most have not ended."""
+async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = None, **fields: Any) -> list[Heard]:
+    """Every answer to `bodies(**fields)`; `disturb` is called when every stream has begun, and most have not ended."""
     found = [Heard() for _ in range(NUM_STREAMS)]
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {await gateway.make_key()}"}
@@ -129,7 +130,7 @@ async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = Non
         httpx.AsyncClient(base_url=gateway.base_url, headers=headers, timeout=120, limits=limits) as client,
         asyncio.TaskGroup() as group,
     ):
-        for body, heard in zip(bodies(), found, strict=True):
+        for body, heard in zip(bodies(**fields), found, strict=True):
             group.create_task(hear(client, body, heard))
         if disturb is not None:
             streams = [heard for body, heard in zip(bodies(), found, strict=True) if body.get("stream")]

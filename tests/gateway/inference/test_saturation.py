@@ -156,6 +156,25 @@ async def test_waiting_enterprise_requests_are_served_in_the_order_in_which_they
     assert finished == sorted(finished)
 
 
+async def test_a_stream_that_waits_is_told_its_place(gateway: Gateway, narrow_workers: list[WorkerProcess]) -> None:
+    """By the worker, in comments that clients pass over."""
+    places: list[int] = []
+    async with (
+        gateway.client(await gateway.make_key(tier="enterprise")) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(25):
+            group.create_task(client.post("/chat/completions", json=BODY))
+        await eventually(lambda: narrow_workers[1].load()["num_waiting"] >= 20)
+        async with client.stream("POST", "/chat/completions", json=BODY | {"stream": True}) as reply:
+            assert (reply.status_code, reply.headers["x-tiergate-route"]) == (200, "requested")
+            async for line in reply.aiter_lines():
+                if line.startswith(": waiting position="):
+                    places.append(int(line.removeprefix(": waiting position=")))
+    assert places and places == sorted(places, reverse=True)
+    assert 0 < places[0] <= 26
+
+
 async def test_best_effort_makes_room_before_enterprise_misses_its_target(gateway: Gateway) -> None:
     """A target that no first token can meet, so that the first ones pass it while others wait."""
     await gateway.admin.patch("/tiers/enterprise", json={"ttft_target_ms": 1})
