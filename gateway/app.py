@@ -159,7 +159,7 @@ async def open_services(
         adapters = AdapterKeeper(sessions, artifacts, catalog, registry, workers, holder=incarnation)
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
         metrics = Metrics()
-        reconciler = Reconciler(usage, registry, workers, metrics)
+        reconciler = Reconciler(sessions, usage, registry, workers, metrics)
         gates = Gates(Thresholds(max_waiting=settings.saturated_waiting, min_free_kv=settings.saturated_free_kv))
         overload = OverloadGuard(metrics)
         services = Services(

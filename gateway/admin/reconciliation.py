@@ -15,7 +15,8 @@ router = APIRouter(prefix="/reconciliation", tags=["usage"])
 
 
 class EventRow(BaseModel):
-    """`num_missing`: admitted by gateways and no row in ClickHouse; negative: rows that no gateway counted."""
+    """`num_missing`: admitted by gateways and no row in ClickHouse; negative: rows that no gateway counted. The events
+    of a tenant that does not exist are on no invoice, and count as unreconciled."""
 
     tenant_id: str
     hour: datetime
@@ -25,6 +26,7 @@ class EventRow(BaseModel):
     num_rolled_up: int
     num_missing: int
     is_settled: bool
+    is_known_tenant: bool
 
 
 class TokenRow(BaseModel):
@@ -70,7 +72,7 @@ async def reconciliation(
         end=found.window.end,
         num_unreconciled_events=found.num_unreconciled_events,
         num_unreconciled_tokens=found.num_unreconciled_tokens,
-        events=[_event(each) for each in found.events if all_hours or each.num_missing],
+        events=[_event(each) for each in found.events if all_hours or each.num_missing or each.num_unreconciled],
         tokens=[_token(each) for each in found.tokens if all_hours or each.is_difference],
         silent_workers=list(found.silent_workers),
     )

@@ -3,14 +3,20 @@ tokens that workers counted = the tokens of the events, by worker, tenant and ho
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.clock import utc_now
+from gateway.database import Sessions
+from gateway.domain.tenants.models import Tenant
 from gateway.http.errors import Unavailable
 from gateway.metering.queries import UsageQueries
 from gateway.metering.statements import BoundQuery, micros
@@ -30,6 +36,7 @@ LEDGER_DEADLINE_S = 10
 CUT_TOKENS = 256
 """So many tokens of an answer that was cut, or went on elsewhere, may have been told and never read, or counted at
 another worker."""
+_NAMED_AT_ONCE = 1000
 _EVENTS = """SELECT tenant_id, hour, sum(admitted) AS num_admitted, sum(closed) AS num_closed,
 sum(events) AS num_events, sum(rolled_up) AS num_rolled_up FROM (
     SELECT tenant_id, hour, num_admitted AS admitted, num_closed AS closed, 0 AS events, 0 AS rolled_up
@@ -65,6 +72,12 @@ class EventCounts:
     num_rolled_up: int
     is_settled: bool
     """False: the hour is too young to be judged."""
+    is_known_tenant: bool
+    """False: the database has no such tenant, so that its events are on no invoice."""
+
+    @property
+    def num_unreconciled(self) -> int:
+        return max(0, self.num_missing) + (0 if self.is_known_tenant else self.num_events)
 
     @property
     def num_missing(self) -> int:
@@ -105,7 +118,7 @@ class Reconciliation:
 
     @property
     def num_unreconciled_events(self) -> int:
-        return sum(max(0, each.num_missing) for each in self.events if each.is_settled)
+        return sum(each.num_unreconciled for each in self.events if each.is_settled)
 
     @property
     def num_unreconciled_tokens(self) -> int:
@@ -113,27 +126,29 @@ class Reconciliation:
 
 
 class Reconciler:
-    def __init__(self, queries: UsageQueries, registry: Registry, workers: WorkerClient, metrics: Metrics) -> None:
+    def __init__(
+        self, sessions: Sessions, queries: UsageQueries, registry: Registry, workers: WorkerClient, metrics: Metrics
+    ) -> None:
+        self._sessions = sessions
         self._queries = queries
         self._registry = registry
         self._workers = workers
         self._metrics = metrics
 
     async def run_forever(self) -> None:
-        """Show on `/metrics` what is not reconciled. Nothing is shown anew while ClickHouse is away."""
+        """Show on `/metrics` what is not reconciled. Nothing is shown anew while ClickHouse or the database is away."""
         while True:
             await asyncio.sleep(EVERY_S)
             now = utc_now()
             try:
                 found = await self.reconcile(Window(now - LOOK_BACK, now), now=now)
-            except Unavailable:
+            except (Unavailable, SQLAlchemyError, OSError):
                 continue
             self._metrics.unreconciled_events.set(found.num_unreconciled_events)
             self._metrics.unreconciled_tokens.set(found.num_unreconciled_tokens)
             for each in found.events:
-                if each.is_settled and each.num_missing > 0:
-                    hour = each.hour.isoformat()
-                    _log.error("%d usage events of tenant %s are missing in %s", each.num_missing, each.tenant_id, hour)
+                if each.is_settled and each.num_unreconciled:
+                    _log.error(_describe(each))
 
     async def reconcile(self, window: Window, *, now: datetime) -> Reconciliation:
         """Whole hours. Raises Unavailable."""
@@ -145,12 +160,27 @@ class Reconciler:
         token_rows = await self._queries.fetch(BoundQuery(_TOKENS, bounds))
         counted = [row for rows in ledgers for row in rows if start <= row.hour_s < end and row.tenant_id]
         known = {row.worker_id for rows in ledgers for row in rows}
+        tenants = await self._known_tenants({row["tenant_id"] for row in event_rows})
         return Reconciliation(
             window,
-            events=[EventCounts(**row, is_settled=_is_settled(row["hour"], now)) for row in event_rows],
+            events=[
+                EventCounts(
+                    **row, is_settled=_is_settled(row["hour"], now), is_known_tenant=row["tenant_id"] in tenants
+                )
+                for row in event_rows
+            ],
             tokens=_compare(counted, [row for row in token_rows if row["worker"] in known], now),
             silent_workers=sorted({row["worker"] for row in token_rows if row["worker"]} - known),
         )
+
+    async def _known_tenants(self, ids: Iterable[str]) -> set[str]:
+        """Deleted ones are known, too: their rows stay."""
+        wanted, known = list(_uuids(ids)), set[str]()
+        async with self._sessions() as session:
+            for first in range(0, len(wanted), _NAMED_AT_ONCE):
+                query = select(Tenant.id).where(Tenant.id.in_(wanted[first : first + _NAMED_AT_ONCE]))
+                known |= {str(tenant_id) for tenant_id in await session.scalars(query)}
+        return known
 
     def _urls(self) -> set[str]:
         pools = self._registry.fleet.pools.values()
@@ -185,6 +215,19 @@ def _compare(counted: Iterable[LedgerRow], billed: Iterable[dict[str, Any]], now
             )
         )
     return found
+
+
+def _describe(counts: EventCounts) -> str:
+    hour, tenant_id = counts.hour.isoformat(), counts.tenant_id
+    if not counts.is_known_tenant:
+        return f"{counts.num_events} usage events of {hour} name tenant {tenant_id!r}, which does not exist"
+    return f"{counts.num_missing} usage events of tenant {tenant_id} are missing in {hour}"
+
+
+def _uuids(ids: Iterable[str]) -> Iterator[UUID]:
+    for text in ids:
+        with suppress(ValueError):
+            yield UUID(text)
 
 
 def _is_settled(hour: datetime, now: datetime) -> bool:

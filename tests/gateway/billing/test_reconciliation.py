@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -17,6 +18,8 @@ from gateway.metering.rollups.keeper import RollupKeeper
 from gateway.metering.schema import connect_migrated
 from gateway.metering.store import UsageStore
 from gateway.metering.windows import Window
+from protocol.counts import AdmissionCount, GatewayCounts
+from tests.support.events import make_event
 from tests.support.gateways import (
     ADMIN_KEY,
     Gateway,
@@ -81,10 +84,8 @@ async def reconciled(gateway: Gateway, tenant_id: str, *, num_events: int = NUM_
             now = utc_now() + timedelta(hours=2)
             found = await gateway.services.reconciler.reconcile(Window(now - timedelta(hours=4), now), now=now)
             mine = [each for each in found.events if each.tenant_id == tenant_id]
-            if (
-                sum(each.num_admitted for each in mine) == NUM_REQUESTS
-                and sum(each.num_events for each in mine) == num_events
-            ):
+            sums = [sum(getattr(each, name) for each in mine) for name in ("num_admitted", "num_closed", "num_events")]
+            if sums == [NUM_REQUESTS, NUM_REQUESTS, num_events]:
                 return found
             await asyncio.sleep(0.1)
 
@@ -138,6 +139,19 @@ async def test_an_event_taken_from_an_outbox_is_named(gateway: Gateway) -> None:
     [missing] = [each for each in found.events if each.num_missing]
     assert (missing.tenant_id, missing.num_closed, missing.num_events) == (tenant_id, NUM_REQUESTS, NUM_REQUESTS - 1)
     assert differences(found, tenant_id) == [NUM_TOKENS]
+
+
+async def test_events_of_a_tenant_that_does_not_exist_are_named(gateway: Gateway, clickhouse_url: str) -> None:
+    at = utc_now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    with closing(UsageStore(clickhouse_url)) as store:
+        for tenant_id in ("nobody", str(uuid4())):
+            store.insert([make_event(f"{tenant_id}-{i}", tenant_id=tenant_id, timestamp=at) for i in range(3)])
+        # From when on gateways counted.
+        store.insert_counts([GatewayCounts(gateway="g", admissions=(AdmissionCount(int(at.timestamp()), "x", 0, 0),))])
+    found = await gateway.services.reconciler.reconcile(Window(at, utc_now()), now=utc_now() + timedelta(hours=2))
+    unknown = [each for each in found.events if not each.is_known_tenant and each.num_events]
+    assert [each.num_events for each in unknown] == [3, 3]
+    assert found.num_unreconciled_events == 6
 
 
 def differences(found: Reconciliation, tenant_id: str) -> list[int]:
