@@ -77,22 +77,27 @@ def make_events(client: Client, num_events: int) -> None:
 def questions(queries: UsageQueries) -> dict[str, tuple[str, Callable[[], Awaitable[object]]]]:
     """By name: whose page it is, and the question."""
     month, week = Window(NOW - timedelta(days=DAYS), NOW), Window(NOW - timedelta(days=7), NOW)
-    axes = {name: RANGES[name].axis(NOW) for name in ("30d", "7d")}
+    axes = {name: RANGES[name].axis(NOW) for name in ("30d", "7d", "24h")}
     asked: dict[str, tuple[str, Callable[[], Awaitable[object]]]] = {}
     for whose, tenant_id in (("all", None), ("one", TENANT)):
         for name, axis in axes.items():
             where, window, bucket_s = f"{whose} {name}", window_of(axis), axis.bucket_s
-            asked[f"{where} totals"] = "overview", lambda w=window, t=tenant_id: queries.totals(w, tenant_id=t)
+            asked[f"{where} totals"] = (
+                "overview",
+                lambda w=window, t=tenant_id: queries.totals(w, tenant_id=t, may_lag=t is None),
+            )
             for column, group_by in (("model_version", "model"), ("tenant_id", "tenant")):
                 asked[f"{where} series by {group_by}"] = (
                     "overview",
                     lambda w=window, t=tenant_id, c=column, b=bucket_s: queries.series(
-                        w, tenant_id=t, column=c, bucket_s=b
+                        w, tenant_id=t, column=c, bucket_s=b, may_lag=t is None
                     ),
                 )
                 asked[f"{where} by {group_by}"] = (
                     "overview",
-                    lambda w=window, t=tenant_id, g=group_by: queries.usage(w, tenant_id=t, group_by=g, limit=1000),
+                    lambda w=window, t=tenant_id, g=group_by: queries.usage(
+                        w, tenant_id=t, group_by=g, limit=1000, may_lag=t is None
+                    ),
                 )
             asked[f"{where} newest requests"] = (
                 "overview",

@@ -68,7 +68,7 @@ async def gather_page(
     groups = [("By model", "model", "model_version")]
     groups += [("By tenant", "tenant", "tenant_id")] if tenant_id is None else [("By adapter", "adapter", "adapter_id")]
     totals, page, found = await asyncio.gather(
-        queries.totals(window, tenant_id=tenant_id),
+        queries.totals(window, tenant_id=tenant_id, may_lag=tenant_id is None),
         queries.usage(window, tenant_id=tenant_id, group_by="request", limit=NUM_RECENT),
         asyncio.gather(
             *(_groups(queries, axis, tenant_id=tenant_id, group_by=by, column=column) for _, by, column in groups)
@@ -85,10 +85,10 @@ async def gather_page(
 async def _groups(
     queries: UsageQueries, axis: Axis, *, tenant_id: str | None, group_by: str, column: str
 ) -> tuple[list[Row], Sequence[Row]]:
-    window = window_of(axis)
+    window, may_lag = window_of(axis), tenant_id is None
     series, page = await asyncio.gather(
-        queries.series(window, tenant_id=tenant_id, column=column, bucket_s=axis.bucket_s),
-        queries.usage(window, tenant_id=tenant_id, group_by=group_by, limit=1000),
+        queries.series(window, tenant_id=tenant_id, column=column, bucket_s=axis.bucket_s, may_lag=may_lag),
+        queries.usage(window, tenant_id=tenant_id, group_by=group_by, limit=1000, may_lag=may_lag),
     )
     return series, page.rows
 

@@ -25,7 +25,7 @@ RANGES = {
     known.name: known
     for known in (
         Range("1h", "hour", 60, 60, 600),
-        Range("24h", "24 hours", 1800, 48, 3 * 3600),
+        Range("24h", "24 hours", 3600, 24, 3 * 3600),
         Range("7d", "7 days", 3 * 3600, 56, 24 * 3600),
         Range("30d", "30 days", 24 * 3600, 30, 4 * 24 * 3600),
     )

@@ -22,6 +22,8 @@ from gateway.metering.windows import Window, month_until
 
 DEADLINE_S = 10.0
 ASK_SWEEPS_S = 10
+MAY_LAG = timedelta(minutes=2)
+"""What the console shows of all tenants may be so old: it is a sweep's age, ten seconds or a minute without events."""
 _LOOK_BACK = (timedelta(minutes=10), timedelta(hours=6))
 _NUM_THREADS = 4
 _SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": int(DEADLINE_S)}
@@ -61,13 +63,18 @@ class UsageQueries:
         limit: int = 100,
         after: str | None = None,
         has_percentiles: bool = False,
+        may_lag: bool = False,
     ) -> UsagePage:
-        """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor."""
+        """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor.
+
+        may_lag: of rollups alone, where they hold the whole window; the events of the last hour are dear to find for
+        all tenants, since the index is by tenant.
+        """
         statements.check_grouping(group_by)
         if group_by == "request":
             rows = await self._newest(window, tenant_id, limit=limit, after=after)
         else:
-            pieces = await self._pieces(window, statements.grain_of(group_by))
+            pieces = await self._pieces(window, statements.grain_of(group_by), may_lag=may_lag)
             rows = await self.fetch(
                 statements.groups(
                     pieces, tenant_id, group_by=group_by, limit=limit, after=after, has_percentiles=has_percentiles
@@ -81,8 +88,8 @@ class UsageQueries:
             shown = [{column: row.pop("g"), **row} for row in shown]
         return UsagePage(shown, cursor)
 
-    async def totals(self, window: Window, *, tenant_id: str | None) -> Row:
-        pieces = await self._pieces(window, "day")
+    async def totals(self, window: Window, *, tenant_id: str | None, may_lag: bool = False) -> Row:
+        pieces = await self._pieces(window, "day", may_lag=may_lag)
         [row] = await self.fetch(statements.totals(pieces, tenant_id))
         return row
 
@@ -113,9 +120,11 @@ class UsageQueries:
             cursor = encode_cursor(int(last["timestamp"].timestamp()), *(last[name] for name in names))
         return UsagePage(shown, cursor)
 
-    async def series(self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int) -> list[Row]:
+    async def series(
+        self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int, may_lag: bool = False
+    ) -> list[Row]:
         """Requests, tokens and cost by time bucket and by `column`."""
-        pieces = await self._pieces(window, statements.grain_of_buckets(bucket_s))
+        pieces = await self._pieces(window, statements.grain_of_buckets(bucket_s), may_lag=may_lag)
         return await self.fetch(statements.series(pieces, tenant_id, column=column, bucket_s=bucket_s))
 
     async def spent_this_month(self, tenant_id: str, *, now: datetime) -> int:
@@ -136,13 +145,15 @@ class UsageQueries:
                     return rows
         return await self.fetch(statements.requests(window, tenant_id, limit=limit, after=after))
 
-    async def _pieces(self, window: Window, grain: Grain) -> list[Piece]:
+    async def _pieces(self, window: Window, grain: Grain, *, may_lag: bool) -> list[Piece]:
         """Which tables answer. As long as nothing was rolled up, or nobody knows, the events do."""
         now = self._clock()
         if grain != "event" and (self._asked_at is None or now - self._asked_at >= timedelta(seconds=ASK_SWEEPS_S)):
             self._asked_at = now
             self._swept_at = await self._in_thread(self._query_swept_at)
-        return split(window, rolled_until=rolled_until(self._swept_at, now=now), grain=grain)
+        is_fresh = self._swept_at is not None and now - self._swept_at < MAY_LAG
+        until = window.end if may_lag and is_fresh else rolled_until(self._swept_at, now=now)
+        return split(window, rolled_until=until, grain=grain)
 
     def _query_swept_at(self) -> datetime | None:
         try:

@@ -1,7 +1,8 @@
 """The SQL over usage: pure. Every value is bound on the server; the tenant's filter stands first.
 
 A question is asked of each piece of its time range (rollups/pieces.py), and the answers are added up. `FINAL` makes a
-replayed event one row, and a rollup's versions one. It need not look across months: a copy has the same timestamp.
+replayed event one row, and a rollup's versions one. It need not look across months, nor at rows outside the range: a
+copy has the same tenant and timestamp, so that these two may be looked at before (`PREWHERE`), and nothing else may.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def requests(window: Window, tenant_id: str | None, *, limit: int, after: str | 
         where += " AND (toUnixTimestamp64Micro(e.timestamp), e.request_id) < ({after_us:Int64}, {after_id:String})"
         parameters |= {"after_us": timestamp_us, "after_id": request_id}
     columns = ", ".join(f"e.{name} AS {name}" for name in EVENT_FIELDS)
-    sql = f"""SELECT {columns} FROM {TABLE} AS e FINAL WHERE {where}
+    sql = f"""SELECT {columns} FROM {TABLE} AS e FINAL PREWHERE {where}
 ORDER BY e.timestamp DESC, e.request_id DESC LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
 
@@ -186,14 +187,15 @@ def _union(
     for number, piece in enumerate(pieces):
         where, bound = _where(piece, tenant_id, number=number)
         parameters |= bound
-        where += "".join(f" AND e.{name} = {{{name}:String}}" for name in filters)
+        if filters:
+            where += " WHERE " + " AND ".join(f"e.{name} = {{{name}:String}}" for name in filters)
         is_events = piece.table == TABLE
         selected = [f"{key.format(time=_time_of(piece))} AS {name}" for name, key in keys.items()]
         selected.append(EVENT_SUMS if is_events else ROLLUP_SUMS)
         if has_percentiles:
             selected.append(event_states() if is_events else merged_states())
         grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
-        parts.append(f"SELECT {', '.join(selected)} FROM {piece.table} AS e FINAL WHERE {where}{grouped}")
+        parts.append(f"SELECT {', '.join(selected)} FROM {piece.table} AS e FINAL PREWHERE {where}{grouped}")
     return "\nUNION ALL\n".join(parts), parameters
 
 

@@ -154,6 +154,20 @@ async def test_until_the_first_sweep_the_events_answer(
     assert (await queries.totals(WINDOWS[0], tenant_id=None))["requests"] == 1
 
 
+async def test_what_may_lag_is_as_old_as_the_last_sweep_and_exact_again_once_nobody_sweeps(
+    keeper: RollupKeeper, store: UsageStore, clickhouse_url: str
+) -> None:
+    window = Window(datetime(2026, 3, 4, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC))
+    store.insert([make_event(f"r{i}", tenant_id=tenant_id, timestamp=NOW) for i, tenant_id in enumerate("abc")])
+    keeper.sweep(now=NOW)
+    store.insert([make_event("late", tenant_id="a", timestamp=NOW)])
+    for age, requests in ((timedelta(seconds=30), 3), (timedelta(minutes=3), 4)):
+        queries = UsageQueries(clickhouse_url, clock=lambda age=age: NOW + age)  # type: ignore[misc]
+        assert (await queries.totals(window, tenant_id=None, may_lag=True))["requests"] == requests
+        assert (await queries.totals(window, tenant_id=None))["requests"] == 4
+        await queries.close()
+
+
 async def test_a_rebuild_mends_what_was_changed_by_hand(
     keeper: RollupKeeper, store: UsageStore, queries: UsageQueries, clickhouse_url: str
 ) -> None:
