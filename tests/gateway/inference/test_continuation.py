@@ -14,6 +14,7 @@ import pytest
 
 from protocol.usage import UsageEvent
 from router.fleet import usable_members
+from router.hedge import ENOUGH
 from tests.support.checkpoints import make_tiny_checkpoint
 from tests.support.gateways import Gateway, declare, durable_events, eventually, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
@@ -196,3 +197,35 @@ async def test_a_worker_that_hangs_is_left_and_comes_back(
                 assert reply.status_code == 200
             hung.process.send_signal(signal.SIGCONT)
             await eventually(lambda: usable(gateway) == {worker.url for worker in workers})
+
+
+async def test_a_hedged_tier_does_not_wait_for_a_worker_that_hangs(
+    tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path
+) -> None:
+    body = bodies()[0] | {"max_tokens": 5}
+    with two_workers(tmp_path, own_valkey, checkpoint) as workers:
+        async with gateway_of_two(tmp_path, own_valkey, workers, request_timeout_s=120) as gateway:
+            await gateway.admin.patch("/tiers/enterprise", json={"is_hedged": True})
+            async with gateway.client(await gateway.make_key(tier="enterprise")) as client:
+
+                async def ask() -> tuple[int, str]:
+                    reply = await client.post("/chat/completions", json=body)
+                    texts = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+                    return reply.status_code, "".join(
+                        choice["delta"].get("content") or "" for each in texts for choice in each["choices"]
+                    )
+
+                expected = [await ask() for _ in range(ENOUGH)]
+                assert {status for status, _ in expected} == {200}
+                workers[0].process.send_signal(signal.SIGSTOP)
+                found = await asyncio.gather(*(ask() for _ in range(12)))
+                workers[0].process.send_signal(signal.SIGCONT)
+            assert set(found) == set(expected) and len(set(found)) == 1
+            [hedges] = gateway.services.metrics.hedges.collect()
+            assert sum(sample.value for sample in hedges.samples if sample.labels["outcome"] == "won") > 0
+            # Nobody waited until the silence of the one that hangs was a failure.
+            [failures] = gateway.services.metrics.upstream_failures.collect()
+            assert failures.samples == []
+            events = durable_events(gateway)
+            assert len(events) == ENOUGH + 12 and {event.completion_tokens for event in events} == {5}
+            assert {event.status for event in events} == {"ok"}
