@@ -22,7 +22,9 @@ _UNSUPPORTED = (
     "trainable_token_indices",
     "target_parameters",
     "use_qalora",
+    "use_bdlora",
     "alora_invocation_tokens",
+    "arrow_config",
     "lora_bias",
 )
 _ALTERS_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
