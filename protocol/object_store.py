@@ -33,7 +33,7 @@ def open_object_store(url: str) -> "ObjectStore":
         folder = local_folder(url)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return LocalStore(folder)
+            return LocalStore(folder, automatic_cleanup=True)
         if urlsplit(url).scheme != "s3" or not urlsplit(url).netloc:
             raise BadStoreUrl(f"{url!r} is neither s3://BUCKET/PREFIX nor file:///FOLDER")
         return from_url(

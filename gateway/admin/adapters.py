@@ -206,7 +206,8 @@ async def _publish(
     services: Services, admin: Principal, place: NewAdapter | NewVersion, upload: FormUpload | Reference
 ) -> AdapterView:
     base = adapter_bases(services.registry.fleet).get(place.model_id)
-    adapter = await publish(services.sessions, services.artifacts, admin, place, upload, base=base, now=utc_now())
+    with services.artifacts.permit(admin.tenant_id):
+        adapter = await publish(services.sessions, services.artifacts, admin, place, upload, base=base, now=utc_now())
     await services.reload()
     return AdapterView.of(adapter)
 

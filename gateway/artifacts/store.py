@@ -5,13 +5,16 @@ adapters/<ab>/<digest>/...          weights, config and, last, the manifest
 """
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from obstore.exceptions import BaseError
 
@@ -29,7 +32,7 @@ from protocol.artifacts import (
     encode_manifest,
     object_path,
 )
-from protocol.object_store import first_line, open_object_store
+from protocol.object_store import first_line, local_folder, open_object_store
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -39,6 +42,8 @@ BLOCK_BYTES = 4 << 20
 PART_BYTES = 8 << 20
 MAX_PARTS_AT_ONCE = 2
 UPLOADS = "uploads"
+MAX_UPLOADS, MAX_UPLOADS_OF_ONE = 16, 4
+"""At a time, in this process; and of one tenant."""
 ABANDONED = timedelta(hours=6)
 """What still is on the way then belongs to a gateway that died."""
 
@@ -61,7 +66,26 @@ class ArtifactStore:
     def __init__(self, url: str, *, max_weights_bytes: int = MAX_WEIGHTS_BYTES) -> None:
         """Raises BadStoreUrl."""
         self._store: ObjectStore = open_object_store(url)
+        self._folder = local_folder(url)
+        self._uploads: Counter[UUID] = Counter()
         self.max_weights_bytes = max_weights_bytes
+
+    @contextmanager
+    def permit(self, tenant_id: UUID) -> Iterator[None]:
+        """One of the uploads that may be under way at a time, each of which takes some dozen megabytes. Raises
+        Unavailable."""
+        if self._uploads[tenant_id] >= MAX_UPLOADS_OF_ONE or self._uploads.total() >= MAX_UPLOADS:
+            raise Unavailable(
+                "too many uploads are under way; send it again when one is through",
+                retry_after_s=5,
+                code="too_many_uploads",
+            )
+        self._uploads[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._uploads[tenant_id] -= 1
+            self._uploads = +self._uploads
 
     @asynccontextmanager
     async def staging(self, config: bytes, weights: AsyncIterable[bytes]) -> AsyncIterator[Staged]:
@@ -109,11 +133,15 @@ class ArtifactStore:
             await self._delete(object_path(digest, file))
 
     async def remove_abandoned(self, *, now: datetime) -> None:
+        """Uploads of gateways that died."""
         async with _telling_outages():
             found = await self._store.list(f"{UPLOADS}/").collect_async()
         for entry in found:
             if entry["last_modified"] < now - ABANDONED:
                 await self._delete(entry["path"])
+        if self._folder is not None:
+            # What was half written has a name there that the library does not list.
+            await asyncio.to_thread(_unlink_older, self._folder / UPLOADS, now - ABANDONED)
 
     async def _remove_upload(self, path: str) -> None:
         """Where the store went away meanwhile, `remove_abandoned` finds it."""
@@ -142,6 +170,15 @@ async def _blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             gathered, size = [], 0
     if size:
         yield b"".join(gathered)
+
+
+def _unlink_older(folder: Path, limit: datetime) -> None:
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < limit.timestamp():
+                path.unlink()
 
 
 def _note(block: bytes, digest: "hashlib._Hash", check: WeightsCheck) -> None:

@@ -11,10 +11,10 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
-from gateway.domain.adapters.service import adapters_visible_to
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
 from gateway.domain.prices.price_book import DiscountTerms, PriceBook, PriceTerms, SurchargeTerms
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 REFRESH_S = 2.0
 READ_DEADLINE_S = 5.0
+_ADAPTERS = select(Adapter).options(selectinload(Adapter.variants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
             ModelTerms(row.id, row.pool, row.context_window, row.kind, int(row.created_at.timestamp()))
             for row in await session.scalars(select(Model))
         ]
-        adapters = [_adapter_terms(row) for row in await session.scalars(adapters_visible_to(None))]
+        adapters = [_adapter_terms(row) for row in await session.scalars(_ADAPTERS)]
         prices = await read_price_book(session)
     return Catalog(
         tiers={tier.name: tier for tier in tiers},

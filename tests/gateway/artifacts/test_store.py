@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from gateway.artifacts.refusal import BadAdapter
-from gateway.artifacts.store import ABANDONED, ArtifactStore
+from gateway.artifacts.store import ABANDONED, MAX_UPLOADS, MAX_UPLOADS_OF_ONE, ArtifactStore
 from gateway.http.errors import Unavailable
 from protocol.artifacts import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, decode_manifest, object_path
 from tests.support.adapter_files import config_bytes, in_chunks, objects_below, tensors, weights_bytes
@@ -24,20 +26,27 @@ LARGE = weights_bytes(tensors(layers=16, size=40_000))
 class Kept:
     """A store, and how to look at what it holds."""
 
-    def __init__(self, url: str, objects: Callable[[], list[str]], read: Callable[[str], bytes]) -> None:
+    def __init__(self, url: str, folder: Path, objects: Callable[[], list[str]], read: Callable[[str], bytes]) -> None:
         self.store = ArtifactStore(url)
         self.objects = objects
         self.read = read
+        self._folder = folder
+
+    def folders(self) -> list[Path]:
+        return [path for path in self._folder.glob("adapters/*/*") if path.is_dir()]
 
 
 @pytest.fixture(params=["folder", "s3"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     if request.param == "folder":
-        return Kept(f"file://{tmp_path}", lambda: objects_below(tmp_path), lambda key: (tmp_path / key).read_bytes())
+        return Kept(
+            f"file://{tmp_path}", tmp_path, lambda: objects_below(tmp_path), lambda key: (tmp_path / key).read_bytes()
+        )
     s3: S3Server = request.getfixturevalue("s3")
     bucket = s3.make_bucket()
     return Kept(
         f"s3://{bucket}/some/prefix",
+        tmp_path,
         lambda: [key.removeprefix("some/prefix/") for key in s3.keys(bucket)],
         lambda key: s3.client.get_object(Bucket=bucket, Key=f"some/prefix/{key}")["Body"].read(),
     )
@@ -58,6 +67,7 @@ async def test_what_is_published_can_be_read_by_its_digest_and_goes_again(kept: 
     await kept.store.remove(digest)
     await kept.store.remove(digest)
     assert kept.objects() == []
+    assert not kept.folders()
 
 
 async def test_the_same_content_has_the_same_digest_and_another_config_another_one(kept: Kept) -> None:
@@ -132,12 +142,38 @@ async def test_the_bound_ends_an_upload_at_once(kept: Kept) -> None:
 async def test_what_a_dead_gateway_left_on_the_way_is_removed_when_it_is_old(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     (tmp_path / "uploads").mkdir()
-    (tmp_path / "uploads" / "left").write_bytes(b"x")
+    for name in ("left", "half-written#1"):
+        (tmp_path / "uploads" / name).write_bytes(b"x")
     now = datetime.now(UTC)
     await store.remove_abandoned(now=now)
-    assert objects_below(tmp_path) == ["uploads/left"]
+    assert objects_below(tmp_path) == ["uploads/half-written#1", "uploads/left"]
     await store.remove_abandoned(now=now + ABANDONED + timedelta(minutes=1))
     assert objects_below(tmp_path) == []
+
+
+async def test_an_abandoned_upload_in_s3_is_removed_too(s3: S3Server) -> None:
+    bucket = s3.make_bucket()
+    s3.client.put_object(Bucket=bucket, Key="uploads/left", Body=b"x")
+    store = ArtifactStore(f"s3://{bucket}")
+    await store.remove_abandoned(now=datetime.now(UTC))
+    assert s3.keys(bucket) == ["uploads/left"]
+    await store.remove_abandoned(now=datetime.now(UTC) + ABANDONED + timedelta(minutes=1))
+    assert s3.keys(bucket) == []
+
+
+def test_uploads_at_a_time_are_bounded_for_each_tenant_and_for_all(tmp_path: Path) -> None:
+    store, tenants = ArtifactStore(str(tmp_path)), [uuid4() for _ in range(20)]
+    with ExitStack() as stack:
+        for _ in range(MAX_UPLOADS_OF_ONE):
+            stack.enter_context(store.permit(tenants[0]))
+        with pytest.raises(Unavailable), store.permit(tenants[0]):
+            raise AssertionError("one too many")
+        for tenant in tenants[1 : MAX_UPLOADS - MAX_UPLOADS_OF_ONE + 1]:
+            stack.enter_context(store.permit(tenant))
+        with pytest.raises(Unavailable), store.permit(tenants[-1]):
+            raise AssertionError("one too many")
+    with store.permit(tenants[0]):
+        pass
 
 
 async def test_a_store_that_is_down_is_told_soon(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
