@@ -66,12 +66,19 @@ class Registry:
                 async with asyncio.timeout(READ_DEADLINE_S):
                     sealed = await cast(Awaitable[dict[bytes, bytes]], self._redis.hgetall(WORKERS_KEY))
                 self._sightings.note(sealed, now, is_settled=now - self._failed_at > STALE_AFTER_S)
+                await self._remove_long_dead(self._sightings)
             except AWAY as error:
                 self._keep(now, error)
         self.redraw()
         for pool in self.fleet.pools.values():
             if self.health.judge_pool(pool.members, now):
                 self.redraw()
+
+    async def _remove_long_dead(self, sightings: Sightings) -> None:
+        """Every worker that is killed leaves a registration, and everybody reads all of them twice a second."""
+        if names := sightings.take_long_dead(time.monotonic()):
+            async with asyncio.timeout(READ_DEADLINE_S):
+                await self._redis.hdel(WORKERS_KEY, *names)
 
     def redraw(self) -> None:
         now = time.monotonic()

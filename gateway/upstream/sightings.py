@@ -14,6 +14,7 @@ _log = logging.getLogger(__name__)
 
 REMEMBERED_S = 3600.0
 """For how long a registration of a worker that is gone is not taken again, whoever writes it back."""
+UNCHANGED_S = 60.0
 _MAX_COMPLAINTS = 1000
 
 
@@ -33,6 +34,8 @@ class Sightings:
         self._gone: dict[str, tuple[int, float]] = {}
         """Of workers that were there: when their last registration was sent, and when they went."""
         self._complaints: set[str] = set()
+        self._old: dict[str, tuple[int, float]] = {}
+        """Of workers not taken: when their registration was sent, and since when it has stood here unchanged."""
 
     def registrations(self) -> list[Registration]:
         """One for each address: a worker that was restarted there has a new name."""
@@ -51,7 +54,18 @@ class Sightings:
             if is_stale or (is_settled and worker_id not in present):
                 self._gone[worker_id] = (sighting.registration.sent_at_ms, now)
                 del self._sightings[worker_id]
+        self._old = {name: old for name, old in self._old.items() if name in present}
         self._gone = {name: gone for name, gone in self._gone.items() if now - gone[1] < REMEMBERED_S}
+
+    def take_long_dead(self, now: float) -> list[str]:
+        """Workers that died without a word more than an hour ago, whose registrations may be removed.
+
+        Not by clocks alone, of which one may be an hour off: who lives writes anew every half a second.
+        """
+        found = [name for name, (_, since) in self._old.items() if now - since > UNCHANGED_S]
+        for name in found:
+            del self._old[name]
+        return found
 
     def keep(self, now: float) -> None:
         """Nobody could be seen: nobody becomes stale."""
@@ -95,6 +109,8 @@ class Sightings:
             self._complain(worker_id, "it comes from the future; are both clocks right?")
         else:
             self._complain(worker_id, "it is old: the worker is gone, or its clock or ours is wrong")
+            if age_s > REMEMBERED_S and self._old.get(worker_id, (None, now))[0] != sent_at_ms:
+                self._old[worker_id] = (sent_at_ms, now)
 
     def _complain(self, name: str, why: str) -> None:
         if f"{name} {why}" not in self._complaints:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from gateway.redis_client import connect_redis
+from gateway.upstream.sightings import REMEMBERED_S
 from protocol.load import STALE_AFTER_S, WORKERS_KEY, LoadReport, Registration, seal
 from router.fleet import usable_members
 from tests.support.gateways import WORKER_KEY, Gateway, eventually, make_settings, running_gateway
@@ -81,6 +82,20 @@ async def test_a_worker_long_dead_is_not_taken_for_alive(tmp_path: Path, own_val
     async with gateway_over(tmp_path, own_valkey) as gateway:
         await register(gateway, registration("dead", age_s=STALE_AFTER_S + 1))
         assert known(gateway) == set()
+
+
+async def test_the_long_dead_are_removed_from_redis(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
+    async with gateway_over(tmp_path, own_valkey) as gateway:
+        dead = registration("dead", age_s=REMEMBERED_S + 10)
+        await register(gateway, dead)
+        sightings = gateway.services.registry._sightings
+        assert sightings is not None
+        # As if it had stood there for long.
+        sightings._old["dead"] = (dead.sent_at_ms, float("-inf"))
+        await register(gateway, registration("good"))
+        redis: Any = connect_redis(gateway.services.settings.redis_url, deadline_s=5)
+        assert await redis.hkeys(WORKERS_KEY) == [b"good"]
+        await redis.aclose()
 
 
 async def test_a_pools_window_is_its_narrowest_members(tmp_path: Path, own_valkey: ValkeyProcess) -> None:
