@@ -1,19 +1,21 @@
 """The store over a folder and over S3: what it keeps, and that nothing stays of what was refused, cut or broken off."""
 
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from gateway.artifacts.refusal import BadAdapter
 from gateway.artifacts.store import ABANDONED, MAX_UPLOADS, MAX_UPLOADS_OF_ONE, ArtifactStore
 from gateway.http.errors import Unavailable
 from protocol.artifacts import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, decode_manifest, object_path
-from tests.support.adapter_files import config_bytes, in_chunks, objects_below, tensors, weights_bytes
+from tests.support.adapter_files import PREFIX, config_bytes, in_chunks, objects_below, tensors, weights_bytes
 from tests.support.object_stores import S3Server
 from tests.support.ports import free_port
 
@@ -174,6 +176,34 @@ def test_uploads_at_a_time_are_bounded_for_each_tenant_and_for_all(tmp_path: Pat
             raise AssertionError("one too many")
     with store.permit(tenants[0]):
         pass
+
+
+async def test_an_uploads_memory_does_not_depend_on_its_size(tmp_path: Path) -> None:
+    process, most = psutil.Process(), 0
+    num_blocks, size = 256, 1 << 20
+
+    async def blocks() -> AsyncIterator[bytes]:
+        nonlocal most
+        yield _large_header(num_blocks, size)
+        for _ in range(num_blocks):
+            most = max(most, process.memory_info().rss)
+            yield bytes(size)
+
+    before = process.memory_info().rss
+    async with ArtifactStore(str(tmp_path)).staging(CONFIG, blocks()) as staged:
+        assert staged.size_bytes > num_blocks * size
+    assert most - before < 96 << 20
+
+
+def _large_header(num_blocks: int, size: int) -> bytes:
+    """Of lora_A and lora_B of many layers, a block each."""
+    header, columns = {}, size // 16
+    for block in range(num_blocks):
+        side, shape = ("A", [4, columns]) if block % 2 == 0 else ("B", [columns, 4])
+        key = f"{PREFIX}.{block // 2}.self_attn.q_proj.lora_{side}.weight"
+        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [block * size, (block + 1) * size]}
+    encoded = json.dumps(header).encode()
+    return len(encoded).to_bytes(8, "little") + encoded
 
 
 async def test_a_store_that_is_down_is_told_soon(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,61 +1,23 @@
 """Two administrators at once: what is checked holds until it is committed, on SQLite and on PostgreSQL."""
 
 import asyncio
-import os
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any
 from uuid import UUID
 
-import pytest
-
-from gateway.database import Sessions, open_sessions
+from gateway.database import Sessions
 from gateway.domain.adapters.service import create_adapter
-from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.queries import usable_admin_keys
-from gateway.domain.keys.service import create_key, make_admin_key, revoke_key
+from gateway.domain.keys.service import create_key, revoke_key
 from gateway.domain.models.service import declare_model, delete_model
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import change_tenant, create_tenant
 from gateway.domain.tiers.service import change_tier
 from gateway.http.errors import GatewayError
-from migrations.run import migrate
-from tests.support.gateways import copy_database
-from tests.support.postgres import find_binaries, running_postgres
+from tests.gateway.domain.conftest import NOW, PEPPER
 
-PEPPER = "pepper-of-the-tests"
-NOW = datetime(2026, 3, 14, tzinfo=UTC)
 ROUNDS = 10
-BINARIES = find_binaries()
-
-
-@pytest.fixture(scope="module")
-def postgres_url() -> Iterator[str]:
-    if BINARIES is None and "CI" not in os.environ:
-        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
-    assert BINARIES is not None, "PostgreSQL is not installed"
-    with running_postgres(BINARIES) as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
-    if request.param == "sqlite":
-        await asyncio.to_thread(copy_database, tmp_path / "db.sqlite")
-        url = f"sqlite:///{tmp_path / 'db.sqlite'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-        await asyncio.to_thread(migrate, url)
-    async with open_sessions(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def admin(sessions: Sessions) -> Principal:
-    _, secret = await make_admin_key(sessions, name="test", pepper=PEPPER, now=NOW)
-    return await Keyring(sessions, pepper=PEPPER).authenticate_key(secret)
 
 
 async def statuses(*changes: Coroutine[Any, Any, object]) -> Counter[int]:
