@@ -14,7 +14,9 @@ from torch import Tensor
 from kernels.decoder_layers import native
 from kernels.linear import PackedWeight
 from kernels.lora import LoraPages, LoraPlan
+from kernels.lora.native import can_add
 from kernels.paged_attention import AttentionPlan
+from kernels.paged_attention.native import KEYS_AT_ONCE
 
 __all__ = ["DecoderLayers", "LayerWeights", "Projection", "can_run"]
 
@@ -56,7 +58,9 @@ class DecoderLayers:
     def __init__(
         self, layers: Sequence[LayerWeights], *, num_heads: int, num_kv_heads: int, head_dim: int, eps: float
     ) -> None:
-        """Keeps references to the weights; they must be as `can_run` wants them."""
+        """Keeps references to the weights, which must be as `can_run` wants them. Raises ValueError on a mismatch."""
+        for i, layer in enumerate(layers):
+            _check_layer(i, layer, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
         self._stack = native.Stack(layers, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, eps=eps)
 
     def __call__(
@@ -88,12 +92,14 @@ class DecoderLayers:
             and cos.is_contiguous()
             and sin.is_contiguous()
             and slots.shape == (num_tokens,)
+            and slots.dtype == torch.int64
+            and slots.is_contiguous()
             and plan.num_tokens == num_tokens
             and (rows is None or _are_rows(rows, num_tokens))
             and (lora is None or lora.num_tokens == num_tokens)
             and (rows_lora is None or (rows is not None and rows_lora.num_tokens == len(rows)))
             and len(caches) == self._stack.num_layers
-            and all(cache.shape[2:] == (2 * num_kv_heads, head_dim) and cache.dtype == x.dtype for cache in caches)
+            and all(_is_cache(cache, caches[0].shape[1], num_kv_heads, head_dim, x.dtype) for cache in caches)
         )
         if not fits:
             raise ValueError(
@@ -101,6 +107,44 @@ class DecoderLayers:
             )
         self._stack.run(x, caches, cos, sin, slots, plan, rows, lora, rows_lora)
         return x if rows is None else x[: len(rows)]
+
+
+def _check_layer(i: int, layer: LayerWeights, *, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    hidden, wide, dtype = layer.qkv.weight.in_size, layer.down.weight.in_size, layer.qkv.weight.dtype
+    sizes = {
+        "qkv": (layer.qkv, (num_heads + 2 * num_kv_heads) * head_dim, hidden),
+        "o": (layer.o, hidden, num_heads * head_dim),
+        "gate_up": (layer.gate_up, 2 * wide, hidden),
+        "down": (layer.down, hidden, wide),
+    }
+    for name, (projection, out_size, in_size) in sizes.items():
+        weight, pages = projection.weight, projection.pages
+        if (weight.out_size, weight.in_size, weight.dtype) != (out_size, in_size, dtype):
+            raise ValueError(f"decoder_layers: layer {i}: {name} is {weight}, expected {in_size} -> {out_size} {dtype}")
+        if not _is_vector(projection.bias, out_size, dtype):
+            raise ValueError(f"decoder_layers: layer {i}: the bias of {name} does not fit {weight}")
+        if pages is not None and not (
+            (pages.a.shape[3], pages.b.shape[2], pages.a.dtype) == (in_size, out_size, dtype) and can_add(pages)
+        ):
+            raise ValueError(f"decoder_layers: layer {i}: the adapters' pages of {name} do not fit {weight}")
+    norms = {
+        "attention_norm": (layer.attention_norm, hidden),
+        "mlp_norm": (layer.mlp_norm, hidden),
+        "q_norm": (layer.q_norm, head_dim),
+        "k_norm": (layer.k_norm, head_dim),
+    }
+    for name, (norm, size) in norms.items():
+        if not _is_vector(norm, size, dtype):
+            raise ValueError(f"decoder_layers: layer {i}: {name} is no vector of {size} {dtype}")
+
+
+def _is_vector(vector: Tensor | None, size: int, dtype: torch.dtype) -> bool:
+    return vector is None or (vector.shape == (size,) and vector.dtype == dtype and vector.is_contiguous())
+
+
+def _is_cache(cache: Tensor, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> bool:
+    has_shape = cache.shape[1:] == (block_size, 2 * num_kv_heads, head_dim) and KEYS_AT_ONCE % block_size == 0
+    return has_shape and cache.dtype == dtype and cache.is_contiguous()
 
 
 def _are_rows(rows: Tensor, num_tokens: int) -> bool:

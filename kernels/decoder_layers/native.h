@@ -13,6 +13,8 @@
 #include "../rope/native.h"
 #include "../silu_mul/native.h"
 
+namespace tiergate {
+
 // The structs are mirrored, field for field, in native.py.
 struct Matrix {
     const uint32_t* packed;
@@ -171,3 +173,5 @@ template <class Type>
 void run_decoder(const DecoderShape& shape, const Layer* layers, const Step& step, int64_t num_threads) {
     Decoder<Type>(shape, step, num_threads).run(layers);
 }
+
+}  // namespace tiergate

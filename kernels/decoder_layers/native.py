@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.lora import native as lora
 from kernels.lora.plan import LoraPlan
-from kernels.native import address, kind, library, num_threads
+from kernels.native import address, kind, library, mirrors, num_threads
 from kernels.paged_attention import native as attention
 from kernels.paged_attention.plan import NO_WINDOW, AttentionPlan
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from kernels.decoder_layers import LayerWeights, Projection
 
 
+@mirrors("Matrix")
 class _Matrix(ctypes.Structure):
     _fields_ = (("packed", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("lora", lora.Matrix))
 
 
+@mirrors("Layer")
 class _Layer(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("attention_norm", "q_norm", "k_norm", "mlp_norm")),
@@ -30,9 +32,8 @@ class _Layer(ctypes.Structure):
     )
 
 
+@mirrors("DecoderShape")
 class _Shape(ctypes.Structure):
-    """`DecoderShape`."""
-
     _fields_ = (
         ("num_layers", ctypes.c_int64),
         ("hidden_size", ctypes.c_int64),
@@ -42,6 +43,7 @@ class _Shape(ctypes.Structure):
     )
 
 
+@mirrors("Step")
 class _Step(ctypes.Structure):
     _fields_ = (
         ("num_tokens", ctypes.c_int64),

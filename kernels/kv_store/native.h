@@ -5,6 +5,8 @@
 
 #include "../native/pool.h"
 
+namespace tiergate {
+
 // kv: num_tokens rows of row_bytes, apart by kv_stride bytes; cache: dense rows of row_bytes.
 inline void store_kv(const char* kv, int64_t kv_stride, char* cache, const int64_t* slots, int64_t num_tokens,
                      int64_t row_bytes, int64_t num_threads) {
@@ -12,3 +14,5 @@ inline void store_kv(const char* kv, int64_t kv_stride, char* cache, const int64
         for (int64_t i = first; i < end; ++i) std::memcpy(cache + slots[i] * row_bytes, kv + i * kv_stride, row_bytes);
     });
 }
+
+}  // namespace tiergate

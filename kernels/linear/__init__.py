@@ -36,6 +36,8 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tenso
     """
     if x.shape[1] != weight.in_size or x.dtype != weight.dtype or not x.is_contiguous():
         raise ValueError(f"linear: x {tuple(x.shape)} {x.dtype} does not fit {weight}")
+    if bias is not None and (bias.shape != (weight.out_size,) or bias.dtype != x.dtype or not bias.is_contiguous()):
+        raise ValueError(f"linear: bias {tuple(bias.shape)} {bias.dtype} does not fit {weight}")
     if weight.layout == "native":
         return native.linear(x, weight, bias)
     if weight.layout == "onednn":

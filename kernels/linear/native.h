@@ -7,6 +7,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 // Runs of panels that a thread takes at once: few, so that weights flow on; several, so that threads end together.
 constexpr int64_t kRunsPerThread = 3;
 
@@ -107,3 +109,5 @@ void linear(const typename Type::Element* x, const uint32_t* packed, const typen
             typename Type::Element* y, int64_t num_rows, int64_t out_size, int64_t in_size, int64_t num_threads) {
     Product<Type>{x, packed, bias, y, num_rows, out_size, in_size}.run(num_threads);
 }
+
+}  // namespace tiergate

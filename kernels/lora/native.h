@@ -9,6 +9,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 constexpr int64_t kPageRanks = 16, kMaxSlices = 3;
 
 // Outputs that a thread takes at once.
@@ -192,3 +194,5 @@ void add_lora(const LoraWork& work, const LoraMatrix& pages, const typename Type
     float* shrunk = scratch<float, 13>(size_t(LoraProduct<Type>::shrunk_size(work, pages.num_slices)));
     LoraProduct<Type>{work, pages, x, y, in_size, out_size, shrunk}.run(num_threads);
 }
+
+}  // namespace tiergate

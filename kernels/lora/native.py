@@ -6,23 +6,21 @@ from torch import Tensor
 
 from kernels.lora.pages import LoraPages
 from kernels.lora.plan import LoraPlan
-from kernels.native import address, is_native, kind, library, num_threads
+from kernels.native import address, is_native, kind, library, mirrors, num_threads
 
 _UNIT_BYTES, _MAX_SLICES = 4, 3
 
 
+@mirrors("LoraWork")
 class Work(ctypes.Structure):
-    """`LoraWork`."""
-
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("rows", "pages", "shrink", "expand")),
         *((name, ctypes.c_int64) for name in ("num_rows", "num_shrink", "num_expand", "num_places")),
     )
 
 
+@mirrors("LoraMatrix")
 class Matrix(ctypes.Structure):
-    """`LoraMatrix`."""
-
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("a", "b", "ranks")),
         ("num_slices", ctypes.c_int64),

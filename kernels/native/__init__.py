@@ -7,14 +7,25 @@ missing the torch paths compute the same, slower.
 import ctypes
 import functools
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from kernels.native.build import BuildError, build
+from kernels.native.build import BuildError, WrongInstructions, build, instruction_set
 
-__all__ = ["address", "is_native", "kind", "library", "max_threads", "num_threads", "set_num_threads"]
+__all__ = [
+    "WrongInstructions",
+    "address",
+    "is_native",
+    "kind",
+    "library",
+    "max_threads",
+    "mirrors",
+    "num_threads",
+    "set_num_threads",
+]
 
 log = logging.getLogger("tiergate.kernels")
 
@@ -32,6 +43,8 @@ _SIGNATURES = {
     "add_lora": "ippppiii",
     "run_layers": "ipppi",
 }
+_Struct = TypeVar("_Struct", bound=type[ctypes.Structure])
+_structs: dict[str, type[ctypes.Structure]] = {}
 _num_threads: int | None = None
 _max_threads: int | None = None
 """None until they are set: as many as torch may use."""
@@ -40,9 +53,10 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """None where this machine cannot have it; the reason is logged once."""
+    """None where this machine cannot have it; the reason is logged once. Raises WrongInstructions."""
     try:
         loaded = ctypes.CDLL(str(build()))
+        log.info("native kernels for %s", instruction_set())
     except (BuildError, OSError) as error:
         log.warning("no native kernels, torch's slower ones are used: %s", " ".join(str(error).split())[:500])
         return None
@@ -50,7 +64,30 @@ def library() -> ctypes.CDLL | None:
         function = getattr(loaded, name)
         function.argtypes, function.restype = [_TYPES[letter] for letter in signature], ctypes.c_int64
         function.errcheck = _check_memory
+    for name, struct in _structs.items():
+        _check_layout(loaded, name, struct)
     return loaded
+
+
+def mirrors(name: str) -> Callable[[_Struct], _Struct]:
+    """A struct of the library, field for field: what its compiler made of it is compared when both are loaded."""
+
+    def register(struct: _Struct) -> _Struct:
+        _structs[name] = struct
+        if library.cache_info().currsize and (loaded := library()) is not None:
+            _check_layout(loaded, name, struct)
+        return struct
+
+    return register
+
+
+def _check_layout(loaded: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> None:
+    fields = [field[0] for field in struct._fields_]
+    expected = [ctypes.sizeof(struct), *(getattr(struct, field).offset for field in fields)]
+    numbers = (ctypes.c_int64 * len(expected))()
+    is_known = loaded.layout(name.encode(), numbers, len(expected))
+    if not is_known or list(numbers) != expected:
+        raise RuntimeError(f"{struct.__name__} is not laid out as the library's {name}: {expected}, {list(numbers)}")
 
 
 def _check_memory(result: int, function: Any, arguments: tuple[Any, ...]) -> int:

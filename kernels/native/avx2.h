@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+namespace tiergate {
+
 struct Lanes {
     __m256 low, high;
 };
@@ -310,3 +312,5 @@ void multiply_rows(const float* a, int64_t a_stride, const uint32_t* b, int64_t 
         first += height;
     }
 }
+
+}  // namespace tiergate

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+namespace tiergate {
+
 using Lanes = __m512;
 using Units = __m512i;
 using Mask = __mmask16;
@@ -175,3 +177,5 @@ void multiply_rows(const typename Type::Left* left, int64_t a_stride, const uint
         first += height;
     }
 }
+
+}  // namespace tiergate

@@ -13,12 +13,19 @@ from pathlib import Path
 
 import torch
 
-_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread")
-_TARGETS = (
-    (("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16"), ("-march=x86-64-v4", "-mavx512bf16")),
-    (("avx2", "fma3", "f16c", "bmi2", "lzcnt"), ("-march=x86-64-v3",)),
+_FLAGS = (
+    *("-std=c++20", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread"),
+    "-fvisibility=hidden",
 )
+_TARGETS = {
+    "avx512": (
+        ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16"),
+        ("-march=x86-64-v4", "-mavx512bf16"),
+    ),
+    "avx2": (("avx2", "fma3", "f16c", "bmi2", "lzcnt"), ("-march=x86-64-v3",)),
+}
 """Sets of instructions that there are kernels for, best first: what torch calls them, and the compiler's flags."""
+ISA_VARIABLE = "TIERGATE_KERNELS_ISA"
 _COMPILERS = ("c++", "g++", "clang++")
 _KERNELS = Path(__file__).parent.parent
 _LIMIT_S = 300
@@ -28,13 +35,36 @@ class BuildError(Exception):
     """Why there is no library."""
 
 
+class WrongInstructions(ValueError):
+    """The operator's choice cannot be had: one line naming the variable."""
+
+
+def instruction_set() -> str:
+    """What the kernels use: the best that this processor has, or what TIERGATE_KERNELS_ISA says.
+
+    Raises BuildError where there are no kernels for this processor, and WrongInstructions.
+    """
+    chosen = os.environ.get(ISA_VARIABLE)
+    if chosen:
+        if chosen not in _TARGETS:
+            raise WrongInstructions(f"{ISA_VARIABLE}: {chosen!r} is none of {', '.join(_TARGETS)}")
+        if not _has(chosen):
+            raise WrongInstructions(f"{ISA_VARIABLE}: this processor has no {chosen}; unset it for the best there is")
+        return chosen
+    best = next(filter(_has, _TARGETS), None)
+    if best is None:
+        raise BuildError("there are kernels for processors with AVX2 and for those with AVX-512, and this has neither")
+    return best
+
+
 def flags() -> tuple[str, ...]:
-    """The compiler's, for this machine's processor. Raises BuildError where there are no kernels for it."""
+    """The compiler's. Raises as `instruction_set`."""
+    return _FLAGS + _TARGETS[instruction_set()][1]
+
+
+def _has(name: str) -> bool:
     capabilities = torch.cpu.get_capabilities()
-    for features, target in _TARGETS:
-        if all(capabilities.get(feature) for feature in features):
-            return _FLAGS + target
-    raise BuildError("there are kernels for processors with AVX2 and for those with AVX-512, and this has neither")
+    return all(capabilities.get(feature) for feature in _TARGETS[name][0])
 
 
 def build() -> Path:
@@ -54,7 +84,9 @@ def _compile(target: Path) -> None:
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler (looked for {', '.join(_COMPILERS)} and the variable CXX)")
-    command = [*shlex.split(compiler), *flags(), "-o", str(target), str(_KERNELS / "native" / "library.cpp")]
+    native = _KERNELS / "native"
+    exported = f"-Wl,--version-script={native / 'exported.map'}"
+    command = [*shlex.split(compiler), *flags(), exported, "-o", str(target), str(native / "library.cpp")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired as error:
@@ -68,8 +100,9 @@ def _compile(target: Path) -> None:
 
 def _version() -> str:
     """Names the sources and flags; any change compiles anew."""
-    digest = hashlib.sha256(repr(flags()).encode())
-    for path in sorted([*_KERNELS.glob("*/native.h"), *_KERNELS.glob("native/*.h"), *_KERNELS.glob("native/*.cpp")]):
+    digest = hashlib.sha256(repr((flags(), os.environ.get("CXX"))).encode())
+    patterns = ("*/native.h", "native/*.h", "native/*.cpp", "native/*.map")
+    for path in sorted(path for pattern in patterns for path in _KERNELS.glob(pattern)):
         digest.update(f"{path.relative_to(_KERNELS)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -3,6 +3,12 @@
 #include "../decoder_layers/native.h"
 #include "../sampling/native.h"
 
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+using namespace tiergate;
+
 template <class Type>
 static const typename Type::Element* in(const void* from) {
     return static_cast<const typename Type::Element*>(from);
@@ -30,9 +36,84 @@ static int64_t with_type(int64_t is_bfloat16, const auto& work) {
     });
 }
 
+// Each struct that Python mirrors: its name, its size and where its fields begin.
+struct Layout {
+    const char* name;
+    std::vector<int64_t> numbers;
+};
+
+static const std::vector<Layout>& layouts() {
+#define AT(field) int64_t(offsetof(Struct, field))
+    static const std::vector<Layout> all = {
+        [] {
+            using Struct = AttentionBatch;
+            return Layout{"AttentionBatch",
+                          {sizeof(Struct), AT(num_seqs), AT(starts), AT(context_lens), AT(first_blocks), AT(block_ids),
+                           AT(window), AT(max_threads)}};
+        }(),
+        [] {
+            using Struct = AttentionShape;
+            return Layout{"AttentionShape",
+                          {sizeof(Struct), AT(num_heads), AT(num_kv_heads), AT(head_dim), AT(block_size), AT(scale)}};
+        }(),
+        [] {
+            using Struct = SamplingParameters;
+            return Layout{"SamplingParameters",
+                          {sizeof(Struct), AT(temperature), AT(top_k), AT(top_p), AT(min_p), AT(uniform)}};
+        }(),
+        [] {
+            using Struct = LoraWork;
+            return Layout{"LoraWork",
+                          {sizeof(Struct), AT(rows), AT(pages), AT(shrink), AT(expand), AT(num_rows), AT(num_shrink),
+                           AT(num_expand), AT(num_places)}};
+        }(),
+        [] {
+            using Struct = LoraMatrix;
+            return Layout{"LoraMatrix",
+                          {sizeof(Struct), AT(a), AT(b), AT(ranks), AT(num_slices), AT(offsets)}};
+        }(),
+        [] {
+            using Struct = Matrix;
+            return Layout{"Matrix", {sizeof(Struct), AT(packed), AT(bias), AT(lora)}};
+        }(),
+        [] {
+            using Struct = Layer;
+            return Layout{"Layer",
+                          {sizeof(Struct), AT(attention_norm), AT(q_norm), AT(k_norm), AT(mlp_norm), AT(qkv), AT(o),
+                           AT(gate_up), AT(down), AT(cache), AT(window)}};
+        }(),
+        [] {
+            using Struct = DecoderShape;
+            return Layout{"DecoderShape",
+                          {sizeof(Struct), AT(num_layers), AT(hidden_size), AT(intermediate_size), AT(eps),
+                           AT(attention)}};
+        }(),
+        [] {
+            using Struct = Step;
+            return Layout{"Step",
+                          {sizeof(Struct), AT(num_tokens), AT(x), AT(cos), AT(sin), AT(slots), AT(batch), AT(rows),
+                           AT(num_rows), AT(lora), AT(rows_lora)}};
+        }(),
+    };
+#undef AT
+    return all;
+}
+
+// What Python calls by name is all that the library shows.
+#pragma GCC visibility push(default)
 extern "C" {
 
 int64_t panel_size() { return kPanel; }
+
+// The size of a struct and where its fields begin, in order; 0 where the struct or one of so many numbers is missing.
+int64_t layout(const char* name, int64_t* numbers, int64_t count) {
+    for (const Layout& each : layouts()) {
+        if (std::string_view(each.name) != name || int64_t(each.numbers.size()) != count) continue;
+        std::copy_n(each.numbers.data(), count, numbers);
+        return 1;
+    }
+    return 0;
+}
 
 int64_t pack_weight(int64_t is_bfloat16, const void* weight, int64_t out_size, int64_t in_size, void* packed,
                     int64_t num_threads) {
@@ -96,3 +177,4 @@ int64_t run_layers(int64_t is_bfloat16, const DecoderShape* shape, const Layer* 
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

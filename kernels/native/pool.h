@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+namespace tiergate {
+
 class Pool {
 public:
     static Pool& instance() {
@@ -120,3 +122,5 @@ inline void parallel_rows(int64_t num_threads, int64_t num_rows, int64_t rows_pe
         work(first, first + rows_per_chunk < num_rows ? first + rows_per_chunk : num_rows);
     });
 }
+
+}  // namespace tiergate

@@ -24,6 +24,8 @@
 #include "avx2.h"
 #endif
 
+namespace tiergate {
+
 // 2^(whole + part), part between -1/2 and 1/2, to about one unit in the last place.
 inline Lanes power_of_two(Lanes whole, Lanes part) {
     // (ln 2)^k / k!
@@ -63,3 +65,5 @@ T* scratch(size_t count) {
     if (buffer.size() < count) buffer.resize(count);
     return buffer.data();
 }
+
+}  // namespace tiergate

@@ -9,6 +9,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 // Keys are taken 64 at a time from multiples of 64 on: a row's sums are the same alone, in a chunk and in a whole
 // prompt, since hidden keys add exact zeros.
 constexpr int64_t kKeys = 64;
@@ -291,3 +293,5 @@ private:
     int64_t num_threads_, shared_;
     std::vector<AttentionTile> tiles_;
 };
+
+}  // namespace tiergate

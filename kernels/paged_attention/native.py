@@ -5,15 +5,14 @@ import ctypes
 import torch
 from torch import Tensor
 
-from kernels.native import address, is_native, kind, library, max_threads, num_threads
+from kernels.native import address, is_native, kind, library, max_threads, mirrors, num_threads
 from kernels.paged_attention.plan import AttentionPlan
 
-_KEYS_AT_ONCE, _UNIT_BYTES = 64, 4
+KEYS_AT_ONCE, _UNIT_BYTES = 64, 4
 
 
+@mirrors("AttentionBatch")
 class Batch(ctypes.Structure):
-    """`AttentionBatch` of native.h."""
-
     _fields_ = (
         ("num_seqs", ctypes.c_int64),
         ("starts", ctypes.c_void_p),
@@ -25,9 +24,8 @@ class Batch(ctypes.Structure):
     )
 
 
+@mirrors("AttentionShape")
 class Shape(ctypes.Structure):
-    """`AttentionShape` of native.h."""
-
     _fields_ = (
         ("num_heads", ctypes.c_int64),
         ("num_kv_heads", ctypes.c_int64),
@@ -53,7 +51,7 @@ def batch_of(plan: AttentionPlan) -> Batch:
 
 def can_run(q: Tensor, cache: Tensor) -> bool:
     has_whole_units = q.shape[2] * q.element_size() % _UNIT_BYTES == 0
-    fits = _KEYS_AT_ONCE % cache.shape[1] == 0 and q.stride(1) == q.shape[2] and cache.is_contiguous()
+    fits = KEYS_AT_ONCE % cache.shape[1] == 0 and q.stride(1) == q.shape[2] and cache.is_contiguous()
     return has_whole_units and fits and q.dtype == cache.dtype and is_native(q, cache)
 
 

@@ -6,6 +6,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 // [num_outer][num_inner][size] elements, inner rows dense, outer ones apart by a stride; x and out may be the same.
 template <class Type>
 void rms_norm(const typename Type::Element* x, int64_t x_stride, const typename Type::Element* weight,
@@ -28,3 +30,5 @@ void rms_norm(const typename Type::Element* x, int64_t x_stride, const typename 
         }
     });
 }
+
+}  // namespace tiergate

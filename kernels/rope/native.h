@@ -4,6 +4,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 // x [num_tokens, num_heads, head_dim], tokens apart by x_stride; cos and signed sin [num_tokens, head_dim] dense.
 template <class Type>
 void rope(typename Type::Element* x, int64_t x_stride, const typename Type::Element* cos,
@@ -27,3 +29,5 @@ void rope(typename Type::Element* x, int64_t x_stride, const typename Type::Elem
                 }
     });
 }
+
+}  // namespace tiergate

@@ -10,6 +10,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 // Neighbours that are summed in float32, before their sums are added in float64.
 constexpr int64_t kNeighbours = 64;
 // Weights fall into buckets by their exponent and 3 bits of mantissa, so that only one bucket needs sorting to find
@@ -151,3 +153,5 @@ inline void sample(const float* logits, int64_t num_rows, int64_t vocab, const S
     parallel_for(num_threads, num_rows,
                  [&](int64_t row) { ids[row] = RowSampler(vocab).draw(logits + row * vocab, parameters, row); });
 }
+
+}  // namespace tiergate

@@ -5,15 +5,14 @@ import ctypes
 import torch
 from torch import Tensor
 
-from kernels.native import address, is_native, library, max_threads, num_threads
+from kernels.native import address, is_native, library, max_threads, mirrors, num_threads
 
 _LONG = 500_000
 """So many logits are worth another thread, even in a step whose other operations are not."""
 
 
+@mirrors("SamplingParameters")
 class _Parameters(ctypes.Structure):
-    """`SamplingParameters` of native.h."""
-
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("temperature", "top_k", "top_p", "min_p", "uniform"))
 
 

@@ -4,6 +4,8 @@
 #include "../native/pool.h"
 #include "../native/vectors.h"
 
+namespace tiergate {
+
 // gate_up [num_rows, 2 * size] dense -> out [num_rows, size] dense.
 template <class Type>
 void silu_mul(const typename Type::Element* gate_up, typename Type::Element* out, int64_t num_rows, int64_t size,
@@ -21,3 +23,5 @@ void silu_mul(const typename Type::Element* gate_up, typename Type::Element* out
             }
     });
 }
+
+}  // namespace tiergate

@@ -7,6 +7,8 @@
 
 #include "../../kernels/native/pool.h"
 
+using namespace tiergate;
+
 int main() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     std::array<std::atomic<int>, 24> counts;

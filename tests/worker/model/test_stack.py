@@ -1,11 +1,15 @@
 """The layers in one call against the layers one by one, beside other adapters, and for some rows only."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from kernels.decoder_layers import DecoderLayers, LayerWeights, Projection
+from kernels.linear import pack
+from kernels.lora import empty_pages, plan_lora
 from kernels.native import library
 from kernels.paged_attention import plan_attention
 from tests.support.architectures import ARCHITECTURES
@@ -69,3 +73,56 @@ def test_rows_that_are_wanted_are_as_among_all(tmp_path: Path, rows: list[int]) 
     assert torch.equal(caches, all_caches)
     with pytest.raises(ValueError, match="rows"):
         states(torch.tensor([0, 40]))
+
+
+def layer_of(hidden: int = 64, wide: int = 96) -> LayerWeights:
+    """Of 4 heads, 2 key heads and a head_dim of 16."""
+
+    def projection(out_size: int, in_size: int, slices: tuple[int, ...]) -> Projection:
+        pages = empty_pages(1, in_size=in_size, slice_sizes=slices, dtype=torch.float32)
+        return Projection(pack(torch.zeros(out_size, in_size)), torch.zeros(out_size), pages)
+
+    return LayerWeights(
+        attention_norm=torch.ones(hidden),
+        qkv=projection(128, hidden, (64, 32, 32)),
+        q_norm=torch.ones(16),
+        k_norm=torch.ones(16),
+        o=projection(hidden, 64, (hidden,)),
+        mlp_norm=torch.ones(hidden),
+        gate_up=projection(2 * wide, hidden, (wide, wide)),
+        down=projection(hidden, wide, (hidden,)),
+        window=None,
+    )
+
+
+def test_weights_that_do_not_fit_each_other_are_refused_by_name() -> None:
+    sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "eps": 1e-5}
+    good, other = layer_of(), layer_of(hidden=32, wide=48)
+    DecoderLayers([good, good], **sizes)
+    long_bias = replace(good.o, bias=torch.zeros(65))
+    changes: list[dict[str, Any]] = [
+        *({name: getattr(other, name)} for name in ("qkv", "o", "gate_up", "attention_norm", "mlp_norm")),
+        {"q_norm": torch.ones(64)},
+        {"k_norm": torch.ones(16, dtype=torch.float64)},
+        {"o": long_bias},
+        {"down": replace(good.down, pages=good.o.pages)},
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match="decoder_layers: layer 1: "):
+            DecoderLayers([good, replace(good, **change)], **sizes)
+
+
+@pytest.mark.parametrize("wrong", ["slots", "block size", "stride", "plan"])
+def test_a_step_that_does_not_fit_is_refused(wrong: str) -> None:
+    layers = DecoderLayers([layer_of()], num_heads=4, num_kv_heads=2, head_dim=16, eps=1e-5)
+    cache, slots = torch.zeros(2, 16, 4, 16), torch.arange(3)
+    if wrong == "slots":
+        slots = slots.int()
+    elif wrong == "block size":
+        cache = torch.zeros(2, 24, 4, 16)
+    elif wrong == "stride":
+        cache = torch.zeros(2, 16, 4, 32)[..., :16]
+    lora = plan_lora([0], [4 if wrong == "plan" else 3], [[0]], max_run=4)
+    plan = plan_attention([3], [3], [[0]], block_size=16, dtype=torch.float32)
+    with pytest.raises(ValueError, match="does not fit"):
+        layers(torch.zeros(3, 64), [cache], torch.ones(3, 1, 16), torch.ones(3, 1, 16), slots, plan, lora=lora)
