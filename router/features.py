@@ -1,7 +1,8 @@
 """What a prompt looks like, as numbers: its length, its words, its signs, its enumerations and its conversation."""
 
-from dataclasses import dataclass
+import math
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +12,7 @@ from router.words import HASH_BITS, Words, read_words
 MAX_SCANNED_CHARS = 4096
 _MAX_LINES = 64
 _MAX_RULES = 3
-_MAX_WORD_LENGTH = 15
+_SEEN_PLACES = 4096
 
 _SIGNS = {
     "upper": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
@@ -31,27 +32,20 @@ _SIGNS = {
     "program_signs": "{};`\\#",
     "newlines": "\n",
 }
-_WORD_LENGTHS = {
-    "letters": (1, 1),
-    "short_words": (0, 3),
-    "long_words": (9, _MAX_WORD_LENGTH),
-    "longest_words": (12, 99),
-}
-COUNTED = (*_SIGNS, "beyond_ascii", *GROUPS, *_WORD_LENGTHS, "distinct_words", "numbers")
-"""Each becomes two features: the logarithm of its number, and its number for each word."""
-NAMES = (
-    *(f"log_{name}" for name in COUNTED),
-    *(f"{name}_a_word" for name in COUNTED),
-    "log_words", "word_length", "log_longest_number",
-    "options", "log_stem", "log_option", "option_spread", "option_digits",
-    "log_chars", "open_log_chars", "log_conversation", "user_turns", "log_rule_constraints", "word_gain",
+_WORD_LENGTHS = {"letters": (1, 1), "short_words": (2, 3), "long_words": (9, 11), "longest_words": (12, 99)}
+COUNTED = (*_SIGNS, "beyond_ascii", *_WORD_LENGTHS, *GROUPS, "distinct_words", "numbers")
+SHAPES = (
+    "options", "option_spread", "option_digits",
+    "longest_number", "number_length", "sentence_words", "word_length", "user_turns",
 )  # fmt: skip
+LINEAR = ("log_chars", "open_log_chars", "rule_constraints")
+"""Read by the linear part alone: trees that knew the length would learn how long the questions of an exam are."""
+NAMES = (*(f"{name}_a_word" for name in COUNTED), *SHAPES, *LINEAR, "word_gain")
 PLACE = {name: place for place, name in enumerate(NAMES)}
 COUNT = {name: place for place, name in enumerate(COUNTED)}
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What is scored: the last user message. `rules`: the system messages; `num_chars`: of the whole conversation.
 
     has_tools: any is offered or was called; has_schema: the answer has to follow one.
@@ -65,8 +59,7 @@ class Prompt:
     has_schema: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """counts float64 [COUNTED], features float32 [NAMES] but for the last, which the weights add; words of the text."""
 
     counts: NDArray[np.float64]
@@ -79,22 +72,36 @@ def read(prompt: Prompt) -> Reading:
     # Half a surrogate pair, which JSON may carry, is a character like any other.
     utf8 = text.encode("utf-8", "surrogatepass")
     words = read_words(utf8)
-    num_words = max(1, words.lengths.size)
-    counts = np.concatenate((_count_signs(utf8), _count_words(words)))
-    num_rule_constraints = 0.0
+    num_words, num_numbers = max(1, words.lengths.size), words.number_lengths.size
+    counts = np.concatenate(
+        (
+            _count_signs(utf8),
+            _count_lengths(words),
+            _count_groups(words),
+            (_count_distinct(words), num_numbers),
+        )
+    )
+    rule_constraints = 0.0
     if prompt.rules:
         rules = read_words(excerpt(prompt.rules).encode("utf-8", "surrogatepass"))
-        num_rule_constraints = min(_MAX_RULES, _count_groups(rules)[_CONSTRAINTS])
-    options = _enumeration(text)
+        rule_constraints = math.log1p(min(_MAX_RULES, _count_groups(rules)[_CONSTRAINTS]))
+    num_options, spread, with_digits = _enumeration(text)
+    log_chars = math.log1p(len(prompt.text))
     shape = (
-        words.lengths.size, 0, max(words.number_lengths.tolist(), default=0), *options,
-        len(prompt.text), 0 if options[0] else len(prompt.text), max(len(prompt.text), prompt.num_chars),
-        prompt.num_user_turns, num_rule_constraints, 0,
-    )  # fmt: skip
-    values = np.array(shape, dtype=np.float64)
-    values[_LOG_SHAPES] = np.log1p(values[_LOG_SHAPES])
-    values[1] = words.lengths.sum() / num_words
-    return Reading(counts, np.concatenate((np.log1p(counts), counts / num_words, values), dtype=np.float32), words)
+        num_options,
+        spread,
+        with_digits,
+        max(words.number_lengths.tolist(), default=0),
+        counts.item(COUNT["digits"]) / max(1, num_numbers),
+        num_words / max(1, counts.item(COUNT["stops"]) + counts.item(COUNT["questions"])),
+        int(np.add.reduce(words.lengths)) / num_words,
+        prompt.num_user_turns,
+        log_chars,
+        0.0 if num_options else log_chars,
+        rule_constraints,
+        0.0,
+    )
+    return Reading(counts, np.concatenate((counts / num_words, shape), dtype=np.float32), words)
 
 
 def excerpt(text: str) -> str:
@@ -105,23 +112,20 @@ def excerpt(text: str) -> str:
     return f"{text[:half]}\n{text[-half + 1 :]}"
 
 
-_NUM_SHAPES = len(NAMES) - 2 * len(COUNTED)
-_LOG_SHAPES = np.array([0, 2, 4, 5, 8, 9, 10, 12])
-
-
 def _sign_matrix() -> NDArray[np.float64]:
+    """[bytes, signs]; a character beyond ASCII counts by its first byte."""
     matrix = np.zeros((256, len(_SIGNS) + 1))
     for column, signs in enumerate(_SIGNS.values()):
         matrix[list(signs.encode()), column] = 1.0
-    matrix[192:, -1] = 1.0  # the first byte of each character beyond ASCII
+    matrix[192:, -1] = 1.0
     return matrix
 
 
-def _length_matrix() -> NDArray[np.float64]:
-    lengths = np.arange(_MAX_WORD_LENGTH + 1)
-    return np.stack([(lengths >= low) & (lengths <= high) for low, high in _WORD_LENGTHS.values()], axis=1).astype(
-        float
-    )
+def _length_classes() -> NDArray[np.uint8]:
+    classes = np.zeros(_WORD_LENGTHS["longest_words"][0] + 1, dtype=np.uint8)
+    for number, (low, high) in enumerate(_WORD_LENGTHS.values(), start=1):
+        classes[low : high + 1] = number
+    return classes
 
 
 def _group_tables() -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
@@ -135,40 +139,44 @@ def _group_tables() -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     )
 
 
-_SIGN_MATRIX, _LENGTH_MATRIX = _sign_matrix(), _length_matrix()
+_SIGN_MATRIX, _LENGTH_CLASSES = _sign_matrix(), _length_classes()
 _GROUP_SET, _SET_MATRIX = _group_tables()
 _CONSTRAINTS = list(GROUPS).index("constraints")
 
 
 def _count_signs(utf8: bytes) -> NDArray[np.float64]:
-    return np.bincount(np.frombuffer(utf8, np.uint8), minlength=256) @ _SIGN_MATRIX
+    counts: NDArray[np.float64] = np.bincount(np.frombuffer(utf8, np.uint8), minlength=256).dot(_SIGN_MATRIX)
+    return counts
 
 
-def _count_words(words: Words) -> NDArray[np.float64]:
-    lengths = np.bincount(np.minimum(words.lengths, _MAX_WORD_LENGTH), minlength=_MAX_WORD_LENGTH + 1) @ _LENGTH_MATRIX
-    return np.concatenate((_count_groups(words), lengths, (_count_distinct(words), words.number_lengths.size)))
+def _count_lengths(words: Words) -> NDArray[np.intp]:
+    classes = _LENGTH_CLASSES.take(words.lengths, mode="clip")
+    return np.bincount(classes, minlength=len(_WORD_LENGTHS) + 1)[1:]
 
 
 def _count_distinct(words: Words) -> int:
-    is_seen = np.zeros(2**HASH_BITS, dtype=np.bool_)
-    is_seen[words.hashes] = True
+    # A twentieth of a long text's words share a place, which costs less than a table for all hashes.
+    is_seen = np.zeros(_SEEN_PLACES, dtype=np.bool_)
+    is_seen[words.hashes & (_SEEN_PLACES - 1)] = True
     return int(np.count_nonzero(is_seen))
 
 
 def _count_groups(words: Words) -> NDArray[np.float64]:
-    return np.bincount(_GROUP_SET.take(words.hashes), minlength=len(_SET_MATRIX)) @ _SET_MATRIX
+    counts: NDArray[np.float64] = np.bincount(_GROUP_SET.take(words.hashes), minlength=len(_SET_MATRIX)).dot(
+        _SET_MATRIX
+    )
+    return counts
 
 
 _WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 
 
-def _enumeration(text: str) -> tuple[float, float, float, float, float]:
-    """Lines like `A. this` or `2) that`: how many, how long the rest and they are, their spread, their digits."""
+def _enumeration(text: str) -> tuple[int, float, float]:
+    """Lines like `A. this` or `2) that`: how many, how far their lengths part, and how many of them have digits."""
     options = [line for line in text.split("\n", _MAX_LINES) if line[1:3] in (". ", ") ") and line[0].isalnum()]
     if len(options) < 2:
-        return 0.0, float(len(text)), 0.0, 0.0, 0.0
-    lengths = [len(line) for line in options]
-    num, total = len(options), sum(lengths)
-    spread = (max(lengths) - min(lengths)) * num / total
+        return 0, 0.0, 0.0
+    lengths, num = [len(line) for line in options], len(options)
+    spread = (max(lengths) - min(lengths)) * num / sum(lengths)
     with_digits = sum([line.translate(_WITHOUT_DIGITS) != line for line in options])
-    return float(num), float(len(text) - total), total / num, spread, with_digits / num
+    return num, spread, with_digits / num

@@ -14,6 +14,7 @@ GROUPS = {
         difference multiply multiplied multiplication product divide divided minus plus squared ratio fraction
         equally"""
     ),
+    "multiplications": _words("times multiply multiplied multiplication product square squared cube cubed power"),
     "mathematics": _words(
         """algebra angle circumference coefficient derivative determinant diameter eigenvalue equation equations
         expectation exponent factorial geometry gradient hypotenuse integer integers integral logarithm
@@ -27,7 +28,7 @@ GROUPS = {
     ),
     "constraints": _words(
         """always must only exactly should required require answer answers begin end every format case reply put
-        include avoid schema"""
+        include avoid schema name named act role persona character"""
     ),
     "pronouns": _words("i you he she they we my your his her their it its him them me"),
     "programming": _words(
@@ -42,6 +43,7 @@ GROUPS = {
         recursion recursive refactor return script server stack string struct syntax test tests thread threads tree
         unit variable write"""
     ),
+    "declarations": _words("def fn function const select include public import"),
     "english": _words(
         """the of to is are and or what how for with by that this be it at from does can which you has have had
         not who if when will would please my your where there why"""

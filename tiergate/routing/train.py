@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import Ridge
 
 from router.complexity import floor_of
-from router.features import NAMES, PLACE, Reading, read
+from router.features import LINEAR, NAMES, PLACE, Reading, read
 from router.weights import Content, Weights
 from router.words import HASH_BITS
 from tiergate.routing.folds import make_folds
@@ -23,12 +23,13 @@ from tiergate.routing.graded import Graded, check_both_classes
 from tiergate.routing.trees import Plan, grow
 
 Floats = NDArray[np.float64]
-LENGTH_SLOPE, OPEN_LENGTH_SLOPE, RULES_SLOPE = 0.03, 0.10, 0.22
+LENGTH_SLOPE, OPEN_LENGTH_SLOPE, RULES_SLOPE = 0.05, 0.08, 0.22
 """Held before any data: the gain from each e-fold of a prompt's length, and the more where there are no options;
 and from rules in the system message that restrict the answer."""
-WORD_SHRINKAGE = 30.0
+WORD_SHRINKAGE = 100.0
 NUM_FOLDS = 5
 NUM_BINS = 20
+_UNSEEN = frozenset(PLACE[name] for name in LINEAR)
 _RISE = 0.01
 """Added along the calibration, so that where it is level the ranking still shows."""
 
@@ -78,7 +79,7 @@ def fit(graded: Graded, readings: list[Reading], plan: Plan, note: str) -> Conte
     words = _word_table(readings)
     table[:, PLACE["word_gain"]] = _held_out_word_gains(words, graded)
     linear, intercept = _line(table, gains, weights)
-    forest = grow(table, gains - intercept - table @ linear, weights, plan)
+    forest = grow(table, gains - intercept - table @ linear, weights, plan, _UNSEEN)
     word_gains = _fit_words(words, gains, weights).astype("<f2")
     return Content(
         note=note,
@@ -100,7 +101,7 @@ def _line(table: NDArray[np.float32], gains: Floats, weights: Floats) -> tuple[F
     """The slopes held before, and a level for prompts with and without options."""
     linear = np.zeros(len(NAMES))
     linear[PLACE["log_chars"]], linear[PLACE["open_log_chars"]] = LENGTH_SLOPE, OPEN_LENGTH_SLOPE
-    linear[PLACE["log_rule_constraints"]] = RULES_SLOPE
+    linear[PLACE["rule_constraints"]] = RULES_SLOPE
     left = gains - table @ linear
     has_options = (table[:, PLACE["options"]] > 0).astype(np.float64)
     sides = np.stack([has_options, np.ones(len(table))], axis=1) * np.sqrt(weights)[:, None]
@@ -111,8 +112,8 @@ def _line(table: NDArray[np.float32], gains: Floats, weights: Floats) -> tuple[F
 
 
 def _word_table(readings: list[Reading]) -> csr_matrix:
-    """[rows, hashes]: each word and each pair of words counts 1 / sqrt(words)."""
-    hashes = [reading.words.all_hashes for reading in readings]
+    """[rows, hashes]: each word counts 1 / sqrt(words)."""
+    hashes = [reading.words.hashes for reading in readings]
     sizes = np.array([len(each) for each in hashes])
     values = np.repeat(1.0 / np.sqrt(np.maximum(1, sizes)), sizes)
     starts = np.concatenate(([0], np.cumsum(sizes)))

@@ -1,5 +1,6 @@
 """Boosted oblivious trees: all nodes of a level ask the same question, so that a forest is read in five numpy calls."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plan:
-    depth: int = 6
-    num_trees: int = 300
-    learning_rate: float = 0.03
+    depth: int = 5
+    num_trees: int = 120
+    learning_rate: float = 0.06
     shrinkage: float = 60.0
     """Rows of no gain that every leaf is thought to hold besides its own."""
     num_bins: int = 24
@@ -39,12 +40,14 @@ class Forest:
         return total
 
 
-def grow(table: NDArray[np.float32], targets: Floats, weights: Floats, plan: Plan) -> Forest:
-    """Squared loss; each tree sees other columns and rows."""
+def grow(
+    table: NDArray[np.float32], targets: Floats, weights: Floats, plan: Plan, unseen: Collection[int] = ()
+) -> Forest:
+    """Squared loss; each tree sees other columns and rows, none the columns `unseen`."""
     rng = np.random.default_rng(plan.seed)
     cuts = [_cuts(table[:, column], plan.num_bins) for column in range(table.shape[1])]
     bins = np.stack([np.searchsorted(cut, table[:, column]) for column, cut in enumerate(cuts)])
-    columns = np.array([column for column, cut in enumerate(cuts) if len(cut)])
+    columns = np.array([column for column, cut in enumerate(cuts) if len(cut) and column not in unseen])
     left = targets.copy()
     features, chosen_cuts, gains = [], [], []
     for _ in range(plan.num_trees):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from router.weights import VERSION
 from tests.support.cli import refusal, tiergate
 
 EASY, HARD = (
@@ -91,7 +92,7 @@ def test_data_that_teaches_nothing_is_refused_in_one_line(
 def test_weights_and_shares_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -> None:
     data = write(tmp_path / "graded.jsonl", graded_rows(20, seed=3))
     bad = tmp_path / "weights.bin"
-    bad.write_bytes(b"tiergate-router\n\x01\x00 and no more")
+    bad.write_bytes(b"tiergate-router\n" + VERSION.to_bytes(2, "little") + b" and no more")
     assert "truncated" in refusal("router", "evaluate", "--data", data, "--weights", str(bad))
     assert "--large-share" in refusal("router", "calibrate", "--data", data, "--large-share", "1.5")
     assert "nowhere" in refusal("router", "evaluate", "--data", str(tmp_path / "nowhere"))
