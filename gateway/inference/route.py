@@ -121,7 +121,8 @@ async def _go_on(
 
 
 async def _successor(services: Services, record: UsageRecord, attempt: Attempt, decision: Decision) -> Member | None:
-    """The best replica that can go on; where there is none, one may come back within `continue_wait_s`."""
+    """The best replica that can go on, the last one only if there is no other; where there is none, one may come back
+    within `continue_wait_s`."""
     give_up_at = time.monotonic() + services.settings.continue_wait_s
     while True:
         pool = services.registry.fleet.pools.get(decision.pool)
@@ -129,7 +130,8 @@ async def _successor(services: Services, record: UsageRecord, attempt: Attempt, 
         able = tuple([member for member in members if attempt.num_kept(member)])
         found = order(msgspec.structs.replace(pool, members=able), request_id=record.request_id) if pool else ()
         if found:
-            return found[0].member
+            others = [each.member for each in found if each.member.worker_id != record.worker_id]
+            return others[0] if others else found[0].member
         if time.monotonic() > give_up_at or not any(attempt.num_kept(member) for member in decision.members):
             return None
         await asyncio.sleep(LOOK_AGAIN_S)

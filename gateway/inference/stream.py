@@ -59,7 +59,12 @@ class Relay:
             if late_s is None:
                 await self._send(call, decision)
             else:
-                call = await self._quickest(call, decision, late_s)
+                try:
+                    call = await self._quickest(call, decision, late_s)
+                except MemberFailed:
+                    # What was told was sent to nobody.
+                    self._told = ToldIds()
+                    raise
             if self._request.stream:
                 await self._stream(call)
             elif call.answer.is_event_stream:
@@ -148,6 +153,7 @@ class Relay:
                 await self._pass_on(passed_on, call)
             else:
                 call.early += passed_on
+            self._check(call)
 
     async def _stream(self, call: Call) -> None:
         stream = call.stream
@@ -156,7 +162,9 @@ class Relay:
         while not stream.is_done:
             passed_on = await self._next(call)
             if passed_on:
+                # Before an error behind it: another replica goes on after all that was told.
                 await self._pass_on(passed_on, call)
+            self._check(call)
         self._note_figures(stream)
         await self._accounts.close("ok")
         if not self._exchange.is_started:
@@ -175,16 +183,20 @@ class Relay:
         parts = [call.early]
         while not call.stream.is_done:
             parts.append(await self._next(call))
+            self._check(call)
         self._note_figures(call.stream)
         body = b"".join(parts).removeprefix(b"data: ").removesuffix(b"\n\n")
         await deliver(body, self._exchange, self._record, self._accounts)
 
     async def _next(self, call: Call) -> bytes:
-        """What has come for the client. Raises MemberFailed, MemberRefused or, in mid-answer, UpstreamRefused."""
+        """What has come for the client; `_check` follows. Raises MemberFailed."""
         passed_on = await call.next()
         self._note_progress(call)
-        call.check(is_delivered=self._record.is_delivered and not self._told.num_tokens)
         return passed_on
+
+    def _check(self, call: Call) -> None:
+        """Raises MemberFailed, MemberRefused or, in mid-answer, UpstreamRefused."""
+        call.check(is_delivered=self._record.is_delivered and not self._told.num_tokens)
 
     def _note_progress(self, call: Call) -> None:
         record, stream = self._record, call.stream

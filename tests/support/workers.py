@@ -28,6 +28,7 @@ class WorkerProcess:
         seed: int = 0,
         model: Path | None = None,
         options: tuple[str, ...] = (),
+        drain_grace_s: float = 30,
     ) -> None:
         """model: a checkpoint that is there already. options: further ones of `tiergate worker`."""
         self.pool = pool
@@ -42,10 +43,9 @@ class WorkerProcess:
         given = ["--name", self.model_id, "--pool", pool, "--port", str(self._port), "--register", redis_url, *options]
         command = [sys.executable, "-m", "tiergate", "worker", "--model", str(model), *given, *adapters]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERGATE_")}
+        environment |= {"TIERGATE_WORKER_KEY": WORKER_KEY, "TIERGATE_WORKER_DRAIN_GRACE_S": str(drain_grace_s)}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**environment, "TIERGATE_WORKER_KEY": WORKER_KEY}
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     @property
     def url(self) -> str:

@@ -38,8 +38,13 @@ def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
 
 
 @contextmanager
-def two_workers(tmp_path: Path, valkey: ValkeyProcess, checkpoint: Path) -> Iterator[list[WorkerProcess]]:
-    workers = [WorkerProcess(tmp_path, pool="small", redis_url=valkey.url, model=checkpoint) for _ in range(2)]
+def two_workers(
+    tmp_path: Path, valkey: ValkeyProcess, checkpoint: Path, *, drain_grace_s: float = 30
+) -> Iterator[list[WorkerProcess]]:
+    workers = [
+        WorkerProcess(tmp_path, pool="small", redis_url=valkey.url, model=checkpoint, drain_grace_s=drain_grace_s)
+        for _ in range(2)
+    ]
     try:
         for worker in workers:
             worker.wait_until_ready()
@@ -181,6 +186,31 @@ async def test_kill_9_under_50_streams_is_a_pause(tmp_path: Path, own_valkey: Va
         async with gateway_of_two(tmp_path, own_valkey, workers) as gateway:
             dead = await check_nobody_notices(gateway, workers, lambda worker: worker.process.kill())
             await eventually(lambda: usable(gateway) == {worker.url for worker in workers if worker is not dead})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("grace_s", [60, 0])
+async def test_a_worker_that_is_stopped_in_order_breaks_no_answer(
+    tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path, grace_s: int
+) -> None:
+    """What it cannot end within its grace goes on elsewhere."""
+    stopped: list[WorkerProcess] = []
+    with two_workers(tmp_path, own_valkey, checkpoint, drain_grace_s=grace_s) as workers:
+        async with gateway_of_two(tmp_path, own_valkey, workers) as gateway:
+
+            def stop_busiest() -> None:
+                stopped.append(busiest(gateway, workers))
+                stopped[0].process.terminate()
+
+            expected = await hear_all(gateway)
+            found = await hear_all(gateway, disturb=stop_busiest)
+            for one, other in zip(found, expected, strict=True):
+                assert (one.error, one.status, one.texts, one.ends) == (None, 200, other.texts, other.ends)
+            assert len(durable_events(gateway)) == 2 * NUM_STREAMS
+            assert {event.status for event in durable_events(gateway)} == {"ok"}
+            assert (gateway.services.metrics.continuations.labels("small")._value.get() > 0) == (grace_s == 0)
+            assert await asyncio.to_thread(stopped[0].process.wait, 30) == 0
+            await eventually(lambda: usable(gateway) == {worker.url for worker in workers if worker is not stopped[0]})
 
 
 async def test_a_worker_that_hangs_is_left_and_comes_back(

@@ -1,6 +1,7 @@
 """Replicas that fail: another answers while nothing was sent, and the client is told when something was."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from aiohttp import web
 
 from gateway.settings import GatewaySettings
 from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
+from router.hedge import ENOUGH
 from tests.support.gateways import Gateway, durable_events, make_settings, running_gateway
 from tests.support.members import Handler, be_full, hang_up, pools, serving_member, stream_of
 from tests.support.valkey import ValkeyProcess
@@ -27,6 +29,7 @@ FIGURES = Accounting(
     finish_reason="stop",
 )
 HELLO = data_event(b'{"choices":[{"index":0,"delta":{"content":"Hello"}}]}')
+WORLD = data_event(b'{"choices":[{"index":0,"delta":{"content":" world"}}]}')
 GOOD = stream_of(tokens_comment([1, 2, 3]) + HELLO, accounting_comment(FIGURES) + DONE_EVENT)
 
 
@@ -159,3 +162,32 @@ async def test_no_replica_at_all_is_503(tmp_path: Path, valkey: ValkeyProcess) -
         assert (await send(gateway)).status_code == 502
         reply = await send(gateway)
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+
+
+@pytest.mark.parametrize("is_hedged", [False, True])
+async def test_text_that_comes_with_an_error_is_sent_before_another_replica_goes_on(
+    tmp_path: Path, valkey: ValkeyProcess, is_hedged: bool
+) -> None:
+    """In one piece, as a worker that is stopped sends its last tokens and its last word."""
+    given: list[Any] = []
+
+    async def go_on(request: web.Request) -> web.StreamResponse:
+        given.append((await request.json()).get("continue_from"))
+        return await stream_of(tokens_comment([3]) + WORLD, accounting_comment(FIGURES) + DONE_EVENT)(request)
+
+    stopping = data_event(b'{"error":{"message":"stopping","type":"server_error","code":"shutting_down"}}')
+    async with gateway_before(tmp_path, valkey, stream_of(tokens_comment([1, 2]) + HELLO + stopping), go_on) as gateway:
+        await gateway.admin.patch("/tiers/enterprise", json={"is_hedged": is_hedged})
+        for member in gateway.services.registry.fleet.pools["small"].members:
+            for _ in range(ENOUGH):
+                # So late that no second replica is asked.
+                member.in_flight.note_ttft(60_000, time.monotonic())
+        async with gateway.client(await gateway.make_key(tier="enterprise")) as client:
+            reply = await client.post("/chat/completions", json=BODY | {"stream": True})
+        if is_hedged:
+            # Nothing was sent before the first token was whole, so that the other one may begin anew.
+            assert (reply.content, given) == (WORLD + DONE_EVENT, [None])
+        else:
+            assert (reply.content, given) == (HELLO + WORLD + DONE_EVENT, [[[1, 2]]])
+        [event] = durable_events(gateway)
+        assert (event.status, event.completion_tokens, event.num_attempts) == ("ok", 3, 2)
