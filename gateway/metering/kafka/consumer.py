@@ -85,7 +85,6 @@ class TopicConsumer:
         """
         try:
             self._prepare()
-            self._store.prepare()
             return self._consume()
         except Superseded:
             self._held = None
@@ -105,14 +104,15 @@ class TopicConsumer:
         self._reader.close()
 
     def _consume(self) -> int:
-        if self._held is None:
-            records = self._reader.collect()
-            if not records:
-                return 0
+        if self._held is not None:
+            self._reader.hold(self._held.records)
+        elif records := self._reader.collect():
             self._held = RecordBatch(records)
-        else:
-            self._reader.hold()
+        # Also with nothing to land: whether we are ready is told by it.
+        self._store.prepare()
         batch = self._held
+        if batch is None:
+            return 0
         self._intake.land(batch, batch.rows())
         self._intake.land_counts(batch.counts)
         if batch.refused:

@@ -66,18 +66,20 @@ class GroupReader:
                     continue
                 for part in found.values():
                     records += part
-            self._measure_lag(consumer, records)
+            self._measure_lag(consumer, records, {})
             return records
 
-    def hold(self) -> None:
+    def hold(self, records: Sequence[Any]) -> None:
         """Stay in the group while a batch waits. Raises Superseded or KafkaUnavailable."""
         with kafka_calls():
             consumer = self._connected()
             consumer.pause(*consumer.assignment())
             consumer.poll(0)
             consumer.resume(*consumer.assignment())
-        if self._listener.is_set:
-            raise Superseded
+            if self._listener.is_set:
+                raise Superseded
+            # Nothing is fetched meanwhile, which would tell the ends.
+            self._measure_lag(consumer, records, consumer.end_offsets(list(consumer.assignment())))
 
     def commit(self, records: Sequence[Any]) -> None:
         """All of `records` have landed. Raises Superseded or KafkaUnavailable."""
@@ -97,7 +99,7 @@ class GroupReader:
                 raise Superseded from error
 
     def lag(self) -> Mapping[int, int]:
-        """Partition -> records that wait there to be committed, as the last poll told. From any thread."""
+        """Partition -> records that wait there to be committed, as the last round told. From any thread."""
         return self._lag
 
     def close(self) -> None:
@@ -134,10 +136,12 @@ class GroupReader:
             self._listener.set()
             raise Superseded
 
-    def _measure_lag(self, consumer: KafkaConsumer, in_hand: Sequence[Any]) -> None:
+    def _measure_lag(self, consumer: KafkaConsumer, in_hand: Sequence[Any], ends: Mapping[TopicPartition, int]) -> None:
+        """ends: where they are known better than from the last fetch."""
         lag = Counter(record.partition for record in in_hand)
         for part in consumer.assignment():
-            end, position = consumer.highwater(part), consumer.position(part, timeout_ms=_POLL_MS)
+            end = ends.get(part, consumer.highwater(part))
+            position = consumer.position(part, timeout_ms=_POLL_MS)
             lag[part.partition] += max(0, end - position) if end is not None and position is not None else 0
         self._lag = lag
 

@@ -166,6 +166,32 @@ def test_a_batch_waits_while_clickhouse_is_away(settings: GatewaySettings, tmp_p
         server.kill()
 
 
+def test_the_lag_is_what_kafka_acknowledged_and_no_consumer_committed(
+    settings: GatewaySettings, clickhouse_url: str, tmp_path: Path
+) -> None:
+    """Also of what comes while ClickHouse is away. Each outbox's counts are a record, too."""
+    stop = threading.Event()
+    store = UsageStore(url_at(free_port()))
+    ship(tmp_path, settings, events(500))
+    with closing(TopicConsumer(settings, store, Intake(store), stop)) as consumer:
+        wait_until(lambda: lag_of(consumer) == 501, deadline_s=DEADLINE_S)
+        ship(tmp_path, settings, events(300, "late"))
+        wait_until(lambda: lag_of(consumer) == 802, deadline_s=DEADLINE_S)
+    with (
+        closing(UsageStore(clickhouse_url)) as store,
+        closing(TopicConsumer(settings, store, Intake(store), stop)) as consumer,
+    ):
+        wait_until(lambda: lag_of(consumer) == 0 and len(rows(clickhouse_url)) == 800, deadline_s=DEADLINE_S)
+
+
+def lag_of(consumer: TopicConsumer) -> int:
+    """After a round; -1 before it has partitions."""
+    with suppress(TargetUnavailable):
+        consumer.consume()
+    lag = consumer.reader.lag()
+    return sum(lag.values()) if lag else -1
+
+
 def test_a_topic_made_again_is_read_from_its_beginning(
     broker: KafkaBroker, settings: GatewaySettings, clickhouse_url: str, consumers: Consumers, tmp_path: Path
 ) -> None:
