@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+ADAPTER_UNAVAILABLE = "adapter_unavailable"
+"""A worker's word that it cannot load an adapter now: other workers may, and other requests are not concerned."""
+
 ErrorType = Literal[
     "invalid_request_error",
     "authentication_error",

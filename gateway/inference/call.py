@@ -6,12 +6,12 @@ from gateway.http.errors import UpstreamRefused
 from gateway.inference.usage_record import UsageRecord
 from gateway.inference.validate import AcceptedGeneration
 from gateway.services import Services
-from gateway.upstream.client import Answer, MemberFailed, MemberRefused
+from gateway.upstream.client import Answer, MemberFailed, MemberRefused, adapter_unavailable
 from gateway.upstream.member_body import member_body, member_headers
 from gateway.upstream.streams.events import BrokenStream
 from gateway.upstream.streams.foreign import ForeignStream
 from gateway.upstream.streams.own import ToldIds, WorkerStream
-from protocol.errors import ErrorBody
+from protocol.errors import ADAPTER_UNAVAILABLE, ErrorBody
 from protocol.load import LOAD_HEADER
 from router.fleet import Member
 from router.policy import Decision
@@ -137,9 +137,11 @@ def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
     if is_delivered:
         return UpstreamRefused(502, body)
     try:
-        is_refusal = _ERROR.decode(body).error.type == "invalid_request_error"
+        error = _ERROR.decode(body).error
     except msgspec.MsgspecError:
-        is_refusal = False
-    if is_refusal:
+        error = None
+    if error is not None and error.code == ADAPTER_UNAVAILABLE:
+        return adapter_unavailable(member)
+    if error is not None and error.type == "invalid_request_error":
         return MemberRefused(400, body)
     return MemberFailed(f"{member.worker_id} gave the request up: {body[:200]!r}", is_reachable=True, is_fault=True)

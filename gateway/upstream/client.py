@@ -8,8 +8,10 @@ from gateway.settings import GatewaySettings
 from gateway.upstream.http.connection import Connection
 from gateway.upstream.http.errors import OutOfResources, TransportFailed
 from gateway.upstream.http.pool import ConnectionPool, Origin, parse_origin
+from protocol.errors import ADAPTER_UNAVAILABLE
 from router.fleet import Member
 
+_ADAPTER_UNAVAILABLE = f'"{ADAPTER_UNAVAILABLE}"'.encode()
 MAX_ANSWER_BYTES = 64 * 2**20
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FAULTS = frozenset({500, 502, 504})
@@ -152,6 +154,8 @@ class WorkerClient:
             body = await _read_all(connection)
         finally:
             self._pool.end(origin, connection)
+        if status == 503 and _ADAPTER_UNAVAILABLE in body:
+            raise adapter_unavailable(member)
         if status in _RETRYABLE:
             retry_after = connection.headers.get(b"retry-after", b"")
             retry_after_s = float(retry_after) if retry_after.isdigit() else None
@@ -179,6 +183,11 @@ class WorkerClient:
             f"{method} {origin.path}{path} HTTP/1.1\r\nHost: {origin.host_header}\r\n"
             f"Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: tiergate\r\n{authorization}"
         )
+
+
+def adapter_unavailable(member: Member) -> MemberFailed:
+    """It is well, and serves others."""
+    return MemberFailed(f"{member.worker_id} cannot load the adapter now", is_reachable=True, is_missing=True)
 
 
 async def _read_all(connection: Connection) -> bytes:

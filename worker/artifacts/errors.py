@@ -1,4 +1,4 @@
-from protocol.errors import ErrorType, ProtocolError
+from protocol.errors import ADAPTER_UNAVAILABLE, ErrorType, ProtocolError
 
 
 class NotInStore(ProtocolError):
@@ -10,21 +10,19 @@ class NotInStore(ProtocolError):
 
 
 class StoreAway(ProtocolError):
-    """Or slow: what is on its way goes on coming."""
+    """Or slow: what is on its way goes on coming. Without a time to come again, which would mean that this worker is
+    full."""
 
     status = 503
     type: ErrorType = "overloaded_error"
-    retry_after_s = 2.0
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the adapter cannot be fetched now: {reason}", code="adapter_unavailable")
+        super().__init__(f"the adapter cannot be fetched now: {reason}", code=ADAPTER_UNAVAILABLE)
 
 
 class BadArtifact(ProtocolError):
-    """What the store holds is not what the digest says, or cannot be served here."""
-
-    status = 500
-    type: ErrorType = "server_error"
+    """What the store holds is not what the digest says, or cannot be served here. No fault of the worker's, which goes
+    on with all others."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the adapter cannot be loaded: {reason}", code="adapter_failed")
+        super().__init__(f"the adapter cannot be loaded: {reason}", param="model", code="adapter_failed")

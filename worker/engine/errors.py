@@ -1,6 +1,6 @@
 """Why the engine refuses or gives up a request; the class is the meaning, rendered by the server."""
 
-from protocol.errors import ErrorType, ProtocolError
+from protocol.errors import ADAPTER_UNAVAILABLE, ErrorType, ProtocolError
 
 
 class EngineError(ProtocolError):
@@ -42,7 +42,7 @@ class AdapterUnavailable(EngineError):
     type: ErrorType = "overloaded_error"
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the adapter {name!r} could not be loaded: {reason}", code="adapter_unavailable")
+        super().__init__(f"the adapter {name!r} could not be loaded: {reason}", code=ADAPTER_UNAVAILABLE)
 
 
 class QueueFull(EngineError):

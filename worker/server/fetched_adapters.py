@@ -86,7 +86,8 @@ class FetchedAdapters:
             try:
                 await asyncio.to_thread(self._engine.load_adapter, name, folder)
             except AdapterError as error:
-                raise BadArtifact(str(error)) from error
+                # The caller need not know this machine's folders.
+                raise BadArtifact(str(error).replace(f"{folder}/", "")) from error
             self._loaded[name] = None
         while len(self._loaded) > MAX_REGISTERED:
             await self._unload(self._loaded.popitem(last=False)[0])

@@ -1,5 +1,6 @@
 """An adapter goes to replicas that hold it, and its name at the workers stays there."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -64,3 +65,32 @@ async def test_only_the_replica_that_holds_the_adapter_is_asked(tmp_path: Path, 
     members = [(must_not_be_asked, ()), (tell_model, (PRIVATE,))]
     async with gateway_before(tmp_path, valkey, *members) as gateway:
         assert (await ask(gateway)).status_code == 418
+
+
+ERROR = {"message": "the store is away", "type": "overloaded_error", "param": None, "code": "adapter_unavailable"}
+
+
+async def cannot_load(_request: web.Request) -> web.StreamResponse:
+    return web.json_response({"error": ERROR}, status=503)
+
+
+async def cannot_load_after_waiting(request: web.Request) -> web.StreamResponse:
+    """As a worker of ours tells it to a request that waited: in the stream that has begun."""
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    await answer.write(b": waiting\n\ndata: " + json.dumps({"error": ERROR}).encode() + b"\n\n")
+    await answer.write_eof()
+    return answer
+
+
+@pytest.mark.parametrize("handler", [cannot_load, cannot_load_after_waiting])
+async def test_a_member_that_cannot_load_an_adapter_is_no_worse_for_others(
+    tmp_path: Path, valkey: ValkeyProcess, handler: Handler
+) -> None:
+    async with gateway_before(tmp_path, valkey, (handler, (PRIVATE,))) as gateway:
+        for _ in range(8):
+            reply = await ask(gateway, stream=True)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable"), reply.text
+            assert PRIVATE not in reply.text
+        [shown] = (await gateway.admin.get("/workers")).json()["data"]
+        assert (shown["is_healthy"], shown["state"]) == (True, "closed")

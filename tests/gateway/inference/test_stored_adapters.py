@@ -13,7 +13,7 @@ import pytest
 
 from gateway.clock import utc_now
 from gateway.domain.adapters.upkeep import remove_unused
-from protocol.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from protocol.artifacts import CONFIG_FILE, WEIGHTS_FILE, object_path
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from tests.support.gateways import Gateway, declare, durable_events, eventually, make_settings, running_gateway
 from tests.support.object_stores import S3Server, running_s3
@@ -256,3 +256,33 @@ async def test_deleted_and_uploaded_again_in_mid_traffic_what_was_accepted_is_an
     await remove_unused(services.sessions, services.artifacts, now=later + timedelta(seconds=1), kept_for=timedelta(0))
     kept = {key.split("/")[2] for key in s3.keys(bucket) if key.startswith("adapters/adapters/")}
     assert not kept & {name.removeprefix("sha256:") for each in (made, again) for name in each["variants"].values()}
+
+
+async def test_what_the_store_lost_or_has_wrong_fails_its_own_requests_with_the_reason_and_disturbs_nobody(
+    gateway: Gateway, worker: WorkerProcess, s3: S3Server, bucket: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    lost, wrong, sound = [
+        await upload(gateway, make_tiny_adapter(tmp_path / f"{seed}", checkpoint, seed=seed), name=f"voice-{seed}")
+        for seed in (41, 42, 43)
+    ]
+    digests = [made["details"]["tiny-stored"]["digest"] for made in (lost, wrong)]
+    lost_key, wrong_key = [f"adapters/{object_path(digest, WEIGHTS_FILE)}" for digest in digests]
+    s3.client.delete_object(Bucket=bucket, Key=lost_key)
+    s3.client.put_object(Bucket=bucket, Key=wrong_key, Body=b"something else")
+    async with gateway.client(await gateway.make_key()) as client:
+        expected = await complete(client, "tiny-stored")
+        for _ in range(8):
+            replies = await asyncio.gather(
+                client.post("/completions", json={**BODY, "model": "voice-41"}),
+                client.post("/completions", json={**BODY, "model": "voice-42", "stream": True}),
+                client.post("/completions", json={**BODY, "model": "tiny-stored"}),
+            )
+            assert [reply.status_code for reply in replies] == [503, 400, 200], [reply.text for reply in replies]
+        assert replies[1].json()["error"]["code"] == "adapter_failed"
+        assert "another content" in replies[1].json()["error"]["message"]
+        assert await complete(client, "tiny-stored") == expected
+        assert await complete(client, "voice-43") != expected
+    [shown] = [row for row in (await gateway.admin.get("/workers")).json()["data"] if row["pool"] == "stored"]
+    assert (shown["is_healthy"], shown["state"]) == (True, "closed")
+    for made in (lost, wrong, sound):
+        await gateway.admin.delete(f"/adapters/{made['id']}")
