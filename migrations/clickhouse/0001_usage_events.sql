@@ -2,6 +2,7 @@
 -- Delivery is at least once: rows with the same (tenant_id, request_id) are one event, of which the highest version
 -- counts. The hour stands in the sorting key so that a tenant's time range is one stretch of the index; it is part of
 -- the event's immutable timestamp, so it does not weaken the deduplication, and neither does the partition.
+-- Granules are small, because an hour of all tenants costs at least one of each tenant.
 CREATE TABLE IF NOT EXISTS usage_events
 (
     request_id String,
@@ -36,4 +37,4 @@ CREATE TABLE IF NOT EXISTS usage_events
 ENGINE = ReplacingMergeTree(version)
 PARTITION BY toYYYYMM(timestamp)
 ORDER BY (tenant_id, toStartOfHour(timestamp), request_id)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, index_granularity = 1024
