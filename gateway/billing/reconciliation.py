@@ -53,11 +53,24 @@ sum(events) AS num_events, sum(rolled_up) AS num_rolled_up FROM (
 ) WHERE hour >= (SELECT if(count() = 0, now(), min(hour)) FROM admissions)
 GROUP BY tenant_id, hour ORDER BY hour, tenant_id"""
 _TOKENS = """SELECT ifNull(worker_id, '') AS worker, tenant_id, toStartOfHour(timestamp) AS hour,
-sum(completion_tokens) AS billed_tokens, countIf(status != 'ok' OR num_attempts > 1) AS num_cut,
-sumIf(completion_tokens, status != 'ok' OR num_attempts > 1) AS cut_tokens
-FROM usage_events FINAL
-WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64}) AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
+sum(billed) AS billed_tokens, sum(is_cut) AS num_cut, sum(is_cut * completion_tokens) AS cut_tokens
+FROM (
+    SELECT worker_id, tenant_id, timestamp, completion_tokens, completion_tokens AS billed,
+        toUInt64(status != 'ok' OR num_attempts > 1) AS is_cut
+    FROM usage_events FINAL
+    WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
+        AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
+    UNION ALL
+    SELECT arrayJoin(arrayFilter(each -> each != ifNull(worker_id, ''), arrayDistinct(
+            JSONExtract(ifNull(decision, ''), 'tried', 'Array(String)')))) AS worker_id,
+        tenant_id, timestamp, completion_tokens, 0 AS billed, 1 AS is_cut
+    FROM usage_events FINAL
+    WHERE num_attempts > 1 AND timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
+        AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
+)
 GROUP BY worker, tenant_id, hour ORDER BY hour, tenant_id, worker"""
+"""Of a request that several workers were asked, those that it is not billed at may have told tokens, too: before they
+died, or beside the one that was quicker."""
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,23 @@ async def test_rows_and_tokens_taken_from_clickhouse_are_named(gateway: Gateway,
     assert found.num_unreconciled_tokens >= NUM_TOKENS + 1
 
 
+async def test_tokens_of_a_worker_that_was_asked_beside_another_are_no_difference(
+    gateway: Gateway, clickhouse_url: str
+) -> None:
+    tenant_id = await send(gateway)
+    await reconciled(gateway, tenant_id)
+    with connect_migrated(clickhouse_url) as client:
+        [[request_id]] = client.query("SELECT request_id FROM usage_events LIMIT 1").result_rows
+        one = f"ALTER TABLE usage_events UPDATE {{}} WHERE request_id = '{request_id}'"
+        # As if another worker had answered.
+        client.command(one.format("worker_id = 'elsewhere'") + " SETTINGS mutations_sync = 2")
+        assert differences(await reconciled(gateway, tenant_id), tenant_id) == [NUM_TOKENS]
+        # And as if it had been asked because this one was late.
+        both = 'num_attempts = 2, decision = replaceOne(decision, \'"tried":[\', \'"tried":["elsewhere",\')'
+        client.command(one.format(both) + " SETTINGS mutations_sync = 2")
+    assert differences(await reconciled(gateway, tenant_id), tenant_id) == []
+
+
 async def test_an_event_taken_from_an_outbox_is_named(gateway: Gateway) -> None:
     tenant_id = await send(gateway)
     [folder] = list_folders(gateway.services.settings.data_dir)
