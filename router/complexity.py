@@ -157,8 +157,11 @@ def _is_code(text: str, reading: Reading) -> bool:
         return True
     if declared and _DECLARATION.search(read_text):
         return True
-    program_signs = count(COUNT["program_signs"])
-    if program_signs + count(COUNT["operators"]) < _FEWEST_SIGNS or not (program_signs or words or declared):
+    program_signs, has_calls = count(COUNT["program_signs"]), "()" in read_text
+    if program_signs + count(COUNT["operators"]) < _FEWEST_SIGNS and not has_calls:
+        return False
+    # To count the signs would be a tenth of the whole score: most prompts with a sum in them stop here.
+    if not (program_signs or named or words or declared or has_calls or ">" in read_text):
         return False
     signs = sum([read_text.count(sign) for mark, signs in _CODE_SIGNS.items() if mark in read_text for sign in signs])
     if declared:
