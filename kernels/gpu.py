@@ -3,8 +3,11 @@
 import functools
 import importlib.util
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +49,20 @@ def refused() -> dict[str, str]:
 def num_multiprocessors() -> int:
     """Of the GPU in use; without one, those of an H200."""
     return _stand_in_multiprocessors or _count_multiprocessors()
+
+
+def choose_ptxas() -> None:
+    """Before the first kernel is compiled: a ptxas that compiles prefill right, whose probabilities are a register
+    operand of wgmma, which ptxas before 13.3 miscompiles. Triton up to 3.8 brings an older one; the wheel
+    nvidia-cuda-nvcc has one that serves."""
+    if "TRITON_PTXAS_PATH" in os.environ or not _has_triton():
+        return
+    if tuple(map(int, version("triton").split(".")[:2])) >= (3, 9):
+        return
+    for found in Path(torch.__file__).parent.parent.glob("nvidia/cu1[3-9]/bin/ptxas"):
+        os.environ["TRITON_PTXAS_PATH"] = str(found)
+        return
+    refuse("paged_prefill", "ptxas before 13.3 may miscompile it; install nvidia-cuda-nvcc>=13.3")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kernels import gpu
 from kernels.linear import native, onednn, reference
 from kernels.linear.packed import PackedWeight
 
@@ -18,6 +19,8 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     if len({(part.shape[1], part.dtype) for part in parts}) > 1:
         raise ValueError(f"pack: {[(tuple(part.shape), part.dtype) for part in parts]} do not fit below each other")
     out_size, in_size, dtype = sum(map(len, parts)), parts[0].shape[1], parts[0].dtype
+    if gpu.is_gpu(parts[0]):
+        return PackedWeight(parts[0] if len(parts) == 1 else torch.cat(parts), out_size, in_size, dtype, "plain")
     if native.can_pack(parts[0]):
         return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native")
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -53,6 +53,8 @@ def _patched() -> Iterator[None]:
     """triton.language computes, a jitted function called by a kernel is interpreted, too, and the faults are mended."""
     called, changes = JITFunction.__call__, _mends()
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    # Checks of every sum for overflow take half of the time; an address that wrapped around is found as such.
+    scope.set_attr(interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False))
     scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
     JITFunction.__call__ = lambda self, *args, **kwargs: _rewritten(self.fn)(*args, **kwargs)
     before = {name: getattr(_Builder, name) for name in changes}

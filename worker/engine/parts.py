@@ -7,13 +7,19 @@ from pathlib import Path
 
 import torch
 
+from kernels import gpu
 from kernels.native import set_num_threads
 from protocol.artifacts import MAX_RANK
 from protocol.load import AdapterBase
 from worker.engine.blocks import BlockPool, blocks_needed
+from worker.engine.device import choose_device, kv_bytes
+from worker.engine.gpu_runner import GpuRunner
+from worker.engine.gpu_sampler import GpuSampler
+from worker.engine.graphs import CudaGraph, Graph
 from worker.engine.runner import Runner, block_bytes
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
+from worker.engine.self_check import check_kernels
 from worker.engine.settings import EngineSettings
 from worker.lora.adapter import Adapter, read_adapter
 from worker.lora.pages import AdapterPages
@@ -39,7 +45,7 @@ class EngineParts:
     max_model_len: int
     eos_token_ids: frozenset[int]
     scheduler: Scheduler
-    runner: Runner
+    runner: Runner | GpuRunner
     sampler: Sampler
     lora: LoraStore
 
@@ -48,18 +54,27 @@ class EngineParts:
         return AdapterBase(num_layers=self.config.num_layers, shapes=projection_shapes(self.config), max_rank=MAX_RANK)
 
 
-def load_parts(settings: EngineSettings, *, read: Callable[..., Adapter] = read_adapter) -> EngineParts:
-    """read: `read_adapter`, or one that does something besides. Raises CheckpointError or AdapterError, one line
-    each."""
+def load_parts(
+    settings: EngineSettings,
+    *,
+    read: Callable[..., Adapter] = read_adapter,
+    new_graph: Callable[[], Graph] = CudaGraph,
+) -> EngineParts:
+    """read: `read_adapter`, or one that does something besides. Raises CheckpointError, AdapterError or DeviceError,
+    one line each."""
     folder = settings.model_path
     config = read_config(folder)
-    dtype = target_dtype(settings.dtype, config, folder)
+    device = choose_device(settings.device)
+    is_gpu = gpu.is_gpu(torch.empty(0, device=device))
+    dtype = target_dtype(settings.dtype, config, folder, is_gpu=is_gpu)
     is_small = _num_weights(config) < _MIN_THREADED_WEIGHTS
     most = settings.num_threads or torch.get_num_threads()
     count = 1 if is_small and settings.num_threads is None else most
     set_num_threads(count, dtype, most=most, is_deterministic=settings.is_deterministic)
-    pages = AdapterPages(config, dtype, num_pages=settings.num_adapter_slots * _PAGES_PER_SLOT)
-    model = load_llama(folder, config, dtype, pages=pages.layers, is_deterministic=settings.is_deterministic)
+    pages = AdapterPages(config, dtype, num_pages=settings.num_adapter_slots * _PAGES_PER_SLOT, device=device)
+    model = load_llama(
+        folder, config, dtype, pages=pages.layers, is_deterministic=settings.is_deterministic, device=device
+    )
     lora = LoraStore(
         pages,
         partial(read, config=config, dtype=dtype),
@@ -70,8 +85,33 @@ def load_parts(settings: EngineSettings, *, read: Callable[..., Adapter] = read_
         lora.add(name, read_adapter(Path(path), config, dtype), Path(path))
     lora.fill()
     max_model_len = _window(settings, config, folder)
-    num_blocks = _num_blocks(settings, config, dtype, max_model_len, folder)
+    num_blocks = _num_blocks(settings, config, dtype, max_model_len, folder, device)
     pool = BlockPool(num_blocks)
+    runner: Runner | GpuRunner
+    if is_gpu:
+        check_kernels(config, dtype, torch.device(device))
+        runner = GpuRunner(
+            model,
+            lora,
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
+            max_seqs=settings.max_num_seqs,
+            max_tokens=settings.max_batched_tokens,
+            is_eager=settings.is_eager,
+            new_graph=new_graph,
+        )
+        sampler: Sampler = GpuSampler(
+            config.vocab_size, config.eos_token_ids, max_seqs=settings.max_num_seqs, device=torch.device(device)
+        )
+    else:
+        runner = Runner(
+            model,
+            lora,
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
+            is_deterministic=settings.is_deterministic,
+        )
+        sampler = Sampler(config.vocab_size, config.eos_token_ids)
     return EngineParts(
         config=config,
         dtype=dtype,
@@ -85,14 +125,8 @@ def load_parts(settings: EngineSettings, *, read: Callable[..., Adapter] = read_
             enterprise_headroom=settings.enterprise_headroom,
             window=_look_back(config),
         ),
-        runner=Runner(
-            model,
-            lora,
-            num_blocks=num_blocks,
-            max_model_len=max_model_len,
-            is_deterministic=settings.is_deterministic,
-        ),
-        sampler=Sampler(config.vocab_size, config.eos_token_ids),
+        runner=runner,
+        sampler=sampler,
         lora=lora,
     )
 
@@ -118,11 +152,11 @@ def _look_back(config: ModelConfig) -> int | None:
 
 
 def _num_blocks(
-    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, folder: Path
+    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, folder: Path, device: str
 ) -> int:
     """The number that is set, or as many as fit into the memory and can be used; at least one window."""
     window = blocks_needed(max_model_len)
-    fitting = settings.kv_memory_bytes // block_bytes(config, dtype)
+    fitting = kv_bytes(settings, device) // block_bytes(config, dtype)
     num_blocks = settings.num_blocks or min(fitting, window * settings.max_num_seqs)
     if num_blocks < window:
         raise CheckpointError(

@@ -81,8 +81,8 @@ class Sampler:
         counts, biases = array("q"), array("f")
         for row, sequence in enumerate(sequences):
             params = sequence.request.sampling
-            if _has_penalty(params):
-                history = _history(sequence)
+            if has_penalty(params):
+                history = history_of(sequence)
                 penalized.add(row, history.ids)
                 counts.extend(history.counts)
             if params.logit_bias:
@@ -133,7 +133,7 @@ def _penalize(logits: Tensor, places: _Places, counts: "array[int]", params: lis
     penalize(logits, rows, ids, torch.frombuffer(counts, dtype=torch.int64), presence, frequency, repetition)
 
 
-def _history(sequence: Sequence) -> TokenHistory:
+def history_of(sequence: Sequence) -> TokenHistory:
     if sequence.history is None:
         sequence.history = TokenHistory(sequence.token_ids[: sequence.num_prompt])
     sequence.history.catch_up(sequence.token_ids)
@@ -144,5 +144,5 @@ def _is_random(params: SamplingParams) -> bool:
     return params.temperature >= _GREEDY_BELOW
 
 
-def _has_penalty(params: SamplingParams) -> bool:
+def has_penalty(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)

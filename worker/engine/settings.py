@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,9 @@ class EngineSettings:
     depend on its own tokens and adapter alone, to the last bit, at any cost. num_adapter_slots: how many adapters are
     in the model's memory at a time, fewer where their ranks are over 64 on average; adapter_host_bytes: how much of the
     others is kept in the host's.
+
+    device: auto, cpu or cuda; auto is the GPU where torch finds one. On a GPU the cache takes what memory is left after
+    the weights, unless num_blocks is set. is_eager: decodes are launched one by one instead of as a graph.
     """
 
     model_path: Path
@@ -33,6 +37,8 @@ class EngineSettings:
     num_adapter_slots: int = 32
     adapter_host_bytes: int = 1 << 29
     adapters: dict[str, Path] = field(default_factory=dict)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    is_eager: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_num_seqs <= self.max_batched_tokens:

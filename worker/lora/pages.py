@@ -17,7 +17,7 @@ def pages_needed(rank: int) -> int:
 class AdapterPages:
     """layers: each layer's pages by fused projection. Any thread may write pages that no step reads."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, *, num_pages: int) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, *, num_pages: int, device: str = "cpu") -> None:
         self.num_pages = num_pages
         shapes = projection_shapes(config)
         self.layers: list[dict[str, LoraPages]] = [
@@ -27,6 +27,7 @@ class AdapterPages:
                     in_size=shapes[parts[0]][1],
                     slice_sizes=[shapes[part][0] for part in parts],
                     dtype=dtype,
+                    device=device,
                 )
                 for fused, parts in FUSED.items()
             }

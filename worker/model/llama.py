@@ -88,12 +88,13 @@ def load_llama(
     *,
     pages: Sequence[Mapping[str, LoraPages]] = (),
     is_deterministic: bool = False,
+    device: str = "cpu",
 ) -> LlamaModel:
     """pages: each layer's by fused projection, none where there are no adapters; is_deterministic: as in
     `kernels.linear.pack`. Raises CheckpointError."""
     pack = partial(kernels.linear.pack, is_deterministic=is_deterministic)
     vocab_shape = (config.vocab_size, config.hidden_size)
-    with Checkpoint(folder) as checkpoint:
+    with Checkpoint(folder, device=device) as checkpoint:
         embedding = checkpoint.read("model.embed_tokens.weight", vocab_shape, dtype)
         layers = []
         for i in range(config.num_layers):

@@ -23,7 +23,9 @@ class Checkpoint:
     Files are mapped into memory, where pages once read stay until they are unmapped: call `unmap` now and then.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, device: str = "cpu") -> None:
+        """device: where what is read goes."""
+        self._device = device
         self._folder = folder
         self._file_of = _locate(folder)
         self._open: dict[Path, Any] = {}
@@ -51,7 +53,7 @@ class Checkpoint:
             raise CheckpointError(path, f"the tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         if not tensor.is_floating_point():
             raise CheckpointError(path, f"the tensor {name!r} has type {tensor.dtype}, expected a floating-point one")
-        return tensor.to(dtype, copy=is_kept)
+        return tensor.to(device=self._device, dtype=dtype, copy=is_kept)
 
     def _file(self, path: Path) -> Any:
         if path not in self._open:
@@ -78,13 +80,14 @@ def content_version(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def target_dtype(name: str, config: ModelConfig, folder: Path) -> torch.dtype:
-    """The dtype to compute in: `auto` takes the checkpoint's own where this machine is fast at it, else float32."""
+def target_dtype(name: str, config: ModelConfig, folder: Path, *, is_gpu: bool = False) -> torch.dtype:
+    """The dtype to compute in: `auto` takes the checkpoint's own where this machine is fast at it, as any GPU is, else
+    float32."""
     chosen = config.dtype if name == "auto" else name
     if chosen not in ("float32", "bfloat16", "float16"):
         raise CheckpointError(folder / "config.json", f"dtype {chosen!r} is not float32, bfloat16 or float16")
     dtype: torch.dtype = getattr(torch, chosen)
-    return torch.float32 if name == "auto" and not is_fast(dtype) else dtype
+    return torch.float32 if name == "auto" and not (is_gpu or is_fast(dtype)) else dtype
 
 
 def _locate(folder: Path) -> dict[str, Path]:
