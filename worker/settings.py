@@ -53,6 +53,10 @@ class WorkerSettings(BaseSettings):
     name: str | None = None
     """The model id that clients see; None for the folder's name."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: the GPU, where torch finds one."""
+    eager: bool = False
+    """On a GPU, launch decodes one by one instead of as CUDA graphs."""
     pooling: Literal["last", "mean"] = "last"
     """Which of a text's final states make its embedding."""
     pool: str | None = None

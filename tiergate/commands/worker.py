@@ -37,6 +37,8 @@ def worker(
         float | None, typer.Option(help="Part of the slots and of the KV cache kept free for priority 0.")
     ] = None,
     num_threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")] = None,
+    eager: Annotated[bool | None, typer.Option("--eager", help="On a GPU, decode without CUDA graphs.")] = None,
     deterministic: Annotated[
         bool | None,
         typer.Option(
@@ -95,6 +97,8 @@ def worker(
             max_waiting=max_waiting,
             enterprise_headroom=enterprise_headroom,
             num_threads=num_threads,
+            device=device,
+            eager=eager,
             deterministic=deterministic,
             kv_memory_mb=kv_memory_mb,
             ledger=ledger,

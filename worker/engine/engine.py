@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from kernels import gpu
 from worker.engine.admission import check_request
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.errors import (
@@ -190,6 +191,11 @@ class Engine:
             num_failed_steps_total=loop.num_failed_steps_total,
             num_nan_rows_total=loop.num_nan_rows_total,
         )
+
+    @property
+    def kernels_refused(self) -> dict[str, str]:
+        """The GPU's operations that are left to torch, and why; see `kernels.gpu`."""
+        return gpu.refused()
 
     def adapters_in_use(self) -> tuple[frozenset[str], frozenset[str]]:
         """The adapters of running requests, and those of waiting ones."""

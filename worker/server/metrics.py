@@ -90,8 +90,19 @@ class _EngineCollector(Collector):
         yield self._counter("discarded_tokens", "Tokens generated that no client got.", load.discarded_tokens_total)
         yield self._counter("failed_steps", "Steps that broke.", load.num_failed_steps_total)
         yield self._counter("nan_rows", "Requests whose figures were not finite.", load.num_nan_rows_total)
+        yield from self._kernels_refused()
         if load.adapters:
             yield self._lora_requests_info(load.num_adapter_slots)
+
+    def _kernels_refused(self) -> Iterator[Metric]:
+        refused = self._engine.kernels_refused
+        if refused:
+            family = GaugeMetricFamily(
+                "tiergate_kernel_refused", "Operations of the GPU that torch computes.", labels=["operation", "reason"]
+            )
+            for operation, reason in refused.items():
+                family.add_metric([operation, reason], 1)
+            yield family
 
     def _lora_requests_info(self, max_lora: int) -> Metric:
         """As vLLM: the labels hold the names, the value is the time. max_lora: the slots."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from protocol.object_store import BadStoreUrl
 from text.bundle import Bundle
 from text.folder import FolderError
+from worker.engine.device import DeviceError
 from worker.engine.engine import Engine
 from worker.engine.settings import EngineSettings
 from worker.lora.adapter import AdapterError
@@ -37,7 +38,7 @@ def load_replica(settings: WorkerSettings) -> Replica:
         )
         if settings.public_prompts is not None:
             engine.share_prompts(read_public_prompts(settings.public_prompts, bundle))
-    except (CheckpointError, AdapterError, FolderError, ValueError) as error:
+    except (CheckpointError, AdapterError, DeviceError, FolderError, ValueError) as error:
         raise SettingsError(" ".join(str(error).split())) from error
     worker_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return Replica(
@@ -93,5 +94,7 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         is_deterministic=settings.deterministic,
         num_adapter_slots=settings.adapter_slots,
         adapter_host_bytes=settings.adapter_host_mb << 20,
+        device=settings.device,
+        is_eager=settings.eager,
         adapters={name: Path(path) for name, path in settings.adapters.items()},
     )
