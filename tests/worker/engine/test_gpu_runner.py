@@ -49,20 +49,22 @@ def parts(settings: EngineSettings) -> Iterator[EngineParts]:
 
 
 def _requests() -> list[EngineRequest]:
-    """In all they need more blocks than there are, so that some give way and begin anew."""
+    """The fifth needs most of the blocks at once, so that others give way to it and begin anew."""
     shared = list(range(20, 48))
-    penalised = SamplingParams(temperature=0, repetition_penalty=1.5, presence_penalty=1.0, max_tokens=9)
+    penalised = SamplingParams(temperature=0, repetition_penalty=1.5, presence_penalty=1.0, max_tokens=4)
     kinds = [
-        (shared, SamplingParams(temperature=0, max_tokens=10), None),
-        ([*shared, 7, 8], SamplingParams(temperature=0, max_tokens=8, num_logprobs=2), "small"),
-        ([*shared, 9], SamplingParams(temperature=0.9, seed=3, max_tokens=8), "large"),
-        ([5] * 33, SamplingParams(temperature=1.2, seed=4, top_p=0.9, top_k=20, max_tokens=12), None),
+        (shared, SamplingParams(temperature=0, max_tokens=7), None),
+        ([*shared, 7, 8], SamplingParams(temperature=0, max_tokens=5, num_logprobs=2), "small"),
+        ([*shared, 9], SamplingParams(temperature=0.9, seed=3, max_tokens=5), "large"),
+        ([5] * 33, SamplingParams(temperature=1.2, seed=4, top_p=0.9, top_k=20, max_tokens=5), None),
         (list(range(90)), penalised, None),
         ([11, 12], SamplingParams(temperature=0, logit_bias={17: 100.0}, max_tokens=3), "large"),
-        ([13], SamplingParams(temperature=0.7, seed=5, min_p=0.05, min_tokens=4, max_tokens=6), "small"),
+        ([13], SamplingParams(temperature=0.7, seed=5, min_p=0.05, min_tokens=4, max_tokens=5), "small"),
     ]
     return [
-        EngineRequest(request_id=str(i), prompt_ids=prompt, sampling=sampling, adapter=adapter)
+        EngineRequest(
+            request_id=str(i), prompt_ids=prompt, sampling=sampling, adapter=adapter, priority=0 if i == 4 else 2
+        )
         for i, (prompt, sampling, adapter) in enumerate(kinds)
     ]
 
@@ -75,6 +77,7 @@ def _answer(parts: EngineParts, requests: list[EngineRequest]) -> tuple[Answers,
     loop = StepLoop(parts, posted.append)
     for request in requests:
         loop.submit([request.request_id], [request], time.monotonic())
+        loop.step()
     answers: Answers = {request.request_id: [] for request in requests}
     logprobs: list[TokenLogprobs] = []
     while loop.has_work or posted:
