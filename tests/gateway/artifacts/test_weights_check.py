@@ -112,7 +112,7 @@ def set_field(name: str, value: object) -> Any:
     [
         (set_field("dtype", "F64"), "F32, F16 or BF16 can be served"),
         (set_field("dtype", "I64"), "F32, F16 or BF16 can be served"),
-        (set_field("shape", [4, 63]), "does not lie where its shape"),
+        (set_field("shape", [4, 63]), "in another layer"),
         (set_field("shape", [4, 64, 1]), "can be served"),
         (set_field("shape", [2**52, 2**52]), "they must be 4 x in"),
         (set_field("shape", [-4, -64]), "can be served"),
