@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaForCausalLM
 
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from tests.support.engine_requests import collect, make_request
+from tests.support.peft_adapters import MODULES, count_equal, save_by_peft
 from worker.engine.engine import Engine
 from worker.engine.errors import AdapterUnavailable, DeadlineExceeded, EngineStopped
 from worker.engine.parts import load_parts
@@ -25,7 +24,6 @@ from worker.lora.adapter import Adapter, AdapterError, read_adapter
 
 # peft 0.21 still reads a property that transformers 5 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROMPT = [5, 17, 99, 200, 42, 7]
 
 
@@ -36,39 +34,6 @@ async def running_engine(checkpoint: Path, read: Any = read_adapter, **settings:
     engine.start()
     yield engine
     await engine.stop()
-
-
-def save_by_peft(model: Any, root: Path, index: int) -> Path:
-    """As peft saves it, of another rank and for other modules each; B is made random, for it begins at zero."""
-    rng = random.Random(index)
-    rank = rng.choice([1, 2, 4, 8, 12, 16, 24, 32, 64])
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=rng.choice([8, 16, 32]),
-        target_modules=rng.sample(MODULES, rng.randint(1, 7)),
-        use_rslora=index % 3 == 0,
-        task_type="CAUSAL_LM",
-    )
-    torch.manual_seed(index)
-    peft_model = get_peft_model(model, config)
-    with torch.no_grad():
-        for name, parameter in peft_model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(std=0.3)
-    peft_model.save_pretrained(root / str(index))
-    peft_model.unload()
-    return root / str(index)
-
-
-def greedy(model: Any, prompt: list[int], num_tokens: int) -> tuple[list[int], float]:
-    """The tokens, and by how much the least certain of them led."""
-    ids, lead = list(prompt), float("inf")
-    with torch.inference_mode():
-        for _ in range(num_tokens):
-            best = model(input_ids=torch.tensor([ids])).logits[0, -1].topk(2)
-            lead = min(lead, float(best.values[0] - best.values[1]))
-            ids.append(int(best.indices[0]))
-    return ids[len(prompt) :], lead
 
 
 @pytest.mark.long
@@ -88,23 +53,7 @@ async def test_64_adapters_over_8_slots_answer_200_requests_as_peft_does(checkpo
             answers = await asyncio.gather(*(collect(engine, request) for request in requests))
         assert len(engine.report().resident_adapters) == 8
         engine._parts.lora.residency.check()
-    peft_model = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(checkpoint), folders["a0"], "a0").eval()
-    for name, folder in folders.items():
-        if name != "a0":
-            peft_model.load_adapter(folder, name)
-    num_compared = 0
-    for name, prompt, answer in zip(names, prompts, answers, strict=True):
-        if name is not None:
-            peft_model.set_adapter(name)
-            expected, lead = greedy(peft_model, prompt, 5)
-        else:
-            with peft_model.disable_adapter():
-                expected, lead = greedy(peft_model, prompt, 5)
-        # Where the two best tokens are as good as equal, float32 does not say which is the better.
-        if lead > 1e-3:
-            assert answer == expected, name
-            num_compared += 1
-    assert num_compared >= 190
+    assert count_equal(checkpoint, folders, list(zip(names, prompts, answers, strict=True)), num_tokens=5) >= 190
 
 
 class HeldReads:
