@@ -90,9 +90,7 @@ async def test_an_upload_is_kept_and_pending_until_a_worker_tells_its_shapes(gat
 
 
 @asynccontextmanager
-async def registered(
-    gateway: Gateway, valkey: ValkeyProcess, shapes: dict[str, tuple[int, int]]
-) -> AsyncIterator[None]:
+async def registered(valkey: ValkeyProcess, shapes: dict[str, tuple[int, int]]) -> AsyncIterator[None]:
     """A worker's registration for the pool `small`, sealed as workers seal theirs."""
     base = AdapterBase(num_layers=2, shapes=shapes, max_rank=64)
     report = msgspec.structs.replace(load(), worker_id="w-1", model="m-7b", pool="small", adapter_base=base)
