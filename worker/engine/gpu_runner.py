@@ -70,7 +70,7 @@ class GpuRunner:
             if not needs_states:
                 return StepOutputs(out, {}, {})
             pooled, scored = pool(chunks, x, self._model), score_prompts(chunks, x, self._model)
-            return StepOutputs(out, {key: value.cpu() for key, value in pooled.items()}, scored)
+            return StepOutputs(out, pooled, scored)
 
     def take_memory(self) -> None:
         """It is taken already."""

@@ -29,4 +29,4 @@ def pool(chunks: list[Chunk], x: Tensor, model: LlamaModel) -> dict[Sequence, Te
 def unit_vector(pooled: Tensor) -> bytes | None:
     """Of length 1, as little-endian float32; None where a component is not finite."""
     vector = pooled / pooled.norm()
-    return vector.numpy().astype("<f4").tobytes() if bool(vector.isfinite().all()) else None
+    return vector.cpu().numpy().astype("<f4").tobytes() if bool(vector.isfinite().all()) else None

@@ -46,6 +46,6 @@ def _score(chunk: Chunk, x: Tensor, rows: range, model: LlamaModel) -> list[Toke
     found: list[TokenLogprobs] = []
     for first in range(rows.start, rows.stop, _MAX_ROWS):
         last = min(first + _MAX_ROWS, rows.stop)
-        following = tensor(sequence.token_ids[start + first + 1 : start + last + 1])
+        following = tensor(sequence.token_ids[start + first + 1 : start + last + 1], device=x.device)
         found += read_logprobs(model.logits(x[first:last]), following, [num_top] * (last - first))
     return found

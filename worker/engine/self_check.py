@@ -5,16 +5,22 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+import kernels.lora
+import kernels.lora.reference
 import kernels.paged_decode.reference
 import kernels.paged_prefill.reference
 import kernels.rms_norm.reference
 import kernels.rope_and_store.reference
+import kernels.sampling.reference
 import kernels.silu_mul.reference
 from kernels import gpu
+from kernels.lora import LoraPages, LoraTables, empty_pages, plan_lora
+from kernels.lora.tables import GPU_RUN, put_plan
 from kernels.paged_decode import DecodeTables, num_programs, paged_decode, plan_decode
 from kernels.paged_prefill import PrefillTables, paged_prefill, plan_prefill, tile_rows
 from kernels.rms_norm import rms_norm
 from kernels.rope_and_store import rope_and_store
+from kernels.sampling.step import StepParameters, choose
 from kernels.silu_mul import silu_mul
 from worker.model.config import ModelConfig
 
@@ -70,7 +76,53 @@ class _Case:
             ),
             "paged_decode": (self._decoded, self._decoded_by_torch),
             "paged_prefill": (self._prefilled, self._prefilled_by_torch),
+            "lora": (lambda: self._adapted(kernels.lora.add_lora), lambda: self._adapted(self._adapt_by_torch)),
+            "sampling": (lambda: self._chosen(choose), lambda: self._chosen(kernels.sampling.reference.choose)),
         }
+
+    def _adapted(self, adapt: Callable[..., None]) -> Tensor:
+        """Rank 20 in its own two pages, on one projection."""
+        hidden = self._config.hidden_size
+        pages = empty_pages(2, in_size=hidden, slice_sizes=[hidden], dtype=self._rows.dtype, device=self._device)
+        # Of the page's 16 ranks only 4 count in the second.
+        pages.a.copy_(self._rows[0].expand_as(pages.a) / hidden)
+        pages.b.copy_(self._rows[1].expand_as(pages.b))
+        pages.ranks.copy_(torch.tensor([[16], [4]]))
+        plan = plan_lora([0, -1, 0, 0], [1] * 4, [[1, 0]], max_run=GPU_RUN)
+        assert plan is not None
+        y = self._rows.clone()
+        adapt(y, self._rows, pages, put_plan(plan, self._device))
+        return y
+
+    def _adapt_by_torch(self, y: Tensor, x: Tensor, pages: LoraPages, tables: LoraTables) -> None:
+        assert tables.plan is not None
+        kernels.lora.reference.add_lora(y, x, pages, tables.plan)
+
+    def _chosen(self, choose: Callable[..., Tensor]) -> Tensor:
+        n, vocab = 4, 5000
+        logits = torch.randn((n, vocab), generator=torch.Generator().manual_seed(1)).to(self._device)
+
+        def row(*values: float, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=self._device)
+
+        nothing = torch.zeros(n, device=self._device)
+        parameters = StepParameters(
+            temperature=row(0, 1, 1, 0.5),
+            top_k=row(0, 0, 40, 0, dtype=torch.int32),
+            top_p=row(1, 1, 1, 0.9),
+            min_p=row(0, 0, 0, 0.01),
+            uniform=row(0.5, 0.3, 0.6, 0.9, dtype=torch.float64),
+            presence=nothing,
+            frequency=nothing,
+            repetition=nothing + 1,
+            slots=row(-1, -1, -1, -1, dtype=torch.int32),
+            counts=torch.zeros((1, vocab), dtype=torch.int32, device=self._device),
+            bias_starts=torch.zeros(n + 1, dtype=torch.int32, device=self._device),
+            bias_ids=torch.zeros(1, dtype=torch.int32, device=self._device),
+            bias_values=torch.zeros(1, device=self._device),
+            allowed=torch.full((n, -(-vocab // 32)), -1, dtype=torch.int32, device=self._device),
+        )
+        return choose(logits, parameters)
 
     def _stored(self, rotate: Callable[..., None]) -> Tensor:
         heads, cache = self._heads.clone(), self._cache.clone()

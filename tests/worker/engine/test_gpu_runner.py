@@ -148,9 +148,7 @@ def test_a_step_with_adapters_is_the_same_in_every_graph(settings: EngineSetting
         assert torch.allclose(eager.run(chunks).logits, replayed, atol=1e-4)
 
 
-def test_a_read_of_the_host_inside_a_step_fails_the_capture(
-    parts: EngineParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_of_the_host_inside_a_step_fails_the_capture(parts: EngineParts) -> None:
     runner = parts.runner
     assert isinstance(runner, GpuRunner)
     graph = PretendGraph()
