@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.upstream.conversations import MAX_KEPT, Conversations
+from protocol.messages import AssistantMessage, Message, UserMessage
 from tests.support.gateways import Gateway
 
 HARD = "Prove step by step that there are infinitely many primes, then write the proof as a Python program."
@@ -58,3 +60,18 @@ async def test_another_process_of_the_gateway_knows_it_too_and_forgets_it_with_r
     for name in await gateway.services.limiter.redis.execute("KEYS", "tiergate:warm:*"):
         await gateway.services.limiter.redis.execute("DEL", name)
     assert await ask(key, HARD, "First, ...", "Thanks!") == "simple"
+
+
+async def test_what_is_kept_is_bounded_and_needs_no_redis(gateway: Gateway) -> None:
+    conversations = Conversations(gateway.services.limiter.redis, is_away=lambda: True)
+
+    def messages(number: int, *more: Message) -> list[Message]:
+        return [UserMessage(content=f"question {number}"), *more]
+
+    for number in range(MAX_KEPT + 5):
+        conversations.note("t", messages(number))
+    follow_up = [AssistantMessage(content="answer"), UserMessage(content="go on")]
+    warm = [await conversations.is_warm("t", messages(number, *follow_up)) for number in (0, 4, 5, MAX_KEPT + 4)]
+    assert warm == [False, False, True, True]
+    assert not await conversations.is_warm("t", messages(5))
+    assert not await conversations.is_warm("u", messages(5, *follow_up))
