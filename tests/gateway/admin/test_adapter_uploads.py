@@ -155,35 +155,33 @@ async def test_a_new_version_takes_the_place_of_the_old_one(gateway: Gateway) ->
     assert (entry["action"], entry["detail"]["digest"]) == ("adapter.replace", second["details"]["m-7b"]["digest"])
 
 
-@pytest.mark.parametrize(
-    ("change", "status", "param"),
-    [
-        ({"weights": b"PK\x03\x04" + bytes(100)}, 400, "weights"),
-        ({"weights_name": "adapter_model.bin"}, 400, "weights"),
-        ({"weights": WEIGHTS[:-1]}, 400, "weights"),
-        ({"weights": weights_bytes({key: m * float("nan") for key, m in tensors().items()})}, 400, "weights"),
-        ({"weights": weights_bytes(tensors(rank=8))}, 400, "weights"),
-        ({"weights": weights_bytes(tensors(layers=16, size=50_000))}, 400, "weights"),
-        ({"config": config_bytes(r=1000)}, 400, "config"),
-        ({"config": config_bytes(r=0)}, 400, "config"),
-        ({"config": b" " * (2 << 20)}, 400, "config"),
-        ({"fields": {"name": "voice"}}, 400, "model"),
-        ({"fields": {"name": "voice", "model": "none"}}, 400, "model"),
-        ({"fields": {**FIELDS, "more": "x"}}, 400, "more"),
-        ({"fields": {**FIELDS, "tenant_id": "x"}}, 400, "tenant_id"),
-        ({"fields": {**FIELDS, "tenant_id": "018f0000-0000-7000-8000-000000000000"}}, 404, None),
-        ({"fields": {**FIELDS, "name": "a b"}}, 400, "name"),
-        ({"fields": {**FIELDS, "name": "a\u202eb"}}, 400, "name"),
-        ({"fields": {**FIELDS, "name": "x" * 121}}, 400, "name"),
-        ({"fields": {**FIELDS, "name": "m-7b"}}, 409, "name"),
-        ({"fields": {**FIELDS, "name": "auto"}}, 409, "name"),
-    ],
-)
-async def test_what_is_refused_leaves_nothing(
-    gateway: Gateway, change: dict[str, Any], status: int, param: str | None
-) -> None:
-    reply = await upload(gateway, change.pop("fields", None), **change)
-    assert (await refusal(gateway, reply, status))["param"] == param, reply.text
+REFUSED: Any = [
+    ({"weights": b"PK\x03\x04" + bytes(100)}, 400, "weights"),
+    ({"weights_name": "adapter_model.bin"}, 400, "weights"),
+    ({"weights": WEIGHTS[:-1]}, 400, "weights"),
+    ({"weights": weights_bytes({key: m * float("nan") for key, m in tensors().items()})}, 400, "weights"),
+    ({"weights": weights_bytes(tensors(rank=8))}, 400, "weights"),
+    ({"weights": weights_bytes(tensors(layers=16, size=50_000))}, 400, "weights"),
+    ({"config": config_bytes(r=1000)}, 400, "config"),
+    ({"config": config_bytes(r=0)}, 400, "config"),
+    ({"config": b" " * (2 << 20)}, 400, "config"),
+    ({"fields": {"name": "voice"}}, 400, "model"),
+    ({"fields": {"name": "voice", "model": "none"}}, 400, "model"),
+    ({"fields": {**FIELDS, "more": "x"}}, 400, "more"),
+    ({"fields": {**FIELDS, "tenant_id": "x"}}, 400, "tenant_id"),
+    ({"fields": {**FIELDS, "tenant_id": "018f0000-0000-7000-8000-000000000000"}}, 404, None),
+    ({"fields": {**FIELDS, "name": "a b"}}, 400, "name"),
+    ({"fields": {**FIELDS, "name": "a\u202eb"}}, 400, "name"),
+    ({"fields": {**FIELDS, "name": "x" * 121}}, 400, "name"),
+    ({"fields": {**FIELDS, "name": "m-7b"}}, 409, "name"),
+    ({"fields": {**FIELDS, "name": "auto"}}, 409, "name"),
+]
+
+
+async def test_what_is_refused_leaves_nothing(gateway: Gateway) -> None:
+    for change, status, param in REFUSED:
+        reply = await upload(gateway, **change)
+        assert (await refusal(gateway, reply, status))["param"] == param, reply.text
 
 
 async def test_more_than_the_bound_is_refused_before_it_is_read(gateway: Gateway) -> None:
@@ -239,27 +237,27 @@ _FIELDS = [(name, None, value.encode()) for name, value in FIELDS.items()]
 _CONFIG, _WEIGHTS = ("config", "adapter_config.json", CONFIG), ("weights", "w.safetensors", WEIGHTS)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "was cut"),
-        (b"no form at all", "no multipart form"),
-        (form(*_FIELDS), "send adapter_config.json as the file `config`"),
-        (form(*_FIELDS, _CONFIG), "send adapter_model.safetensors as the file `weights`"),
-        (form(*_FIELDS, _WEIGHTS, _CONFIG), "send adapter_config.json"),
-        (form(*_FIELDS, _CONFIG, _WEIGHTS, ("more", "more", b"x")), "must be the last part"),
-        (form(*_FIELDS, _FIELDS[0], _CONFIG, _WEIGHTS), "it came twice"),
-        (form(*_FIELDS, _CONFIG, _WEIGHTS, is_whole=False), "was cut"),
-        (form(*_FIELDS, _CONFIG, _WEIGHTS)[:-30], "was cut"),
-        (form(*((f"field-{i}", None, b"") for i in range(20))), "more than 16 parts"),
-        (form(("name", None, b"\xff"), _CONFIG, _WEIGHTS), "not UTF-8"),
-        (form(("name", None, b"x" * 5000), _CONFIG, _WEIGHTS), "more than 1024 bytes"),
-    ],
-)
-async def test_forms_that_are_wrong_or_cut_are_refused(gateway: Gateway, content: bytes, reason: str) -> None:
+WRONG_FORMS: Any = [
+    (b"", "was cut"),
+    (b"no form at all", "no multipart form"),
+    (form(*_FIELDS), "send adapter_config.json as the file `config`"),
+    (form(*_FIELDS, _CONFIG), "send adapter_model.safetensors as the file `weights`"),
+    (form(*_FIELDS, _WEIGHTS, _CONFIG), "send adapter_config.json"),
+    (form(*_FIELDS, _CONFIG, _WEIGHTS, ("more", "more", b"x")), "must be the last part"),
+    (form(*_FIELDS, _FIELDS[0], _CONFIG, _WEIGHTS), "it came twice"),
+    (form(*_FIELDS, _CONFIG, _WEIGHTS, is_whole=False), "was cut"),
+    (form(*_FIELDS, _CONFIG, _WEIGHTS)[:-30], "was cut"),
+    (form(*((f"field-{i}", None, b"") for i in range(20))), "more than 16 parts"),
+    (form(("name", None, b"\xff"), _CONFIG, _WEIGHTS), "not UTF-8"),
+    (form(("name", None, b"x" * 5000), _CONFIG, _WEIGHTS), "more than 1024 bytes"),
+]
+
+
+async def test_forms_that_are_wrong_or_cut_are_refused(gateway: Gateway) -> None:
     headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-    reply = await gateway.admin.post("/adapters", content=content, headers=headers)
-    assert reason in (await refusal(gateway, reply, 400))["message"]
+    for content, reason in WRONG_FORMS:
+        reply = await gateway.admin.post("/adapters", content=content, headers=headers)
+        assert reason in (await refusal(gateway, reply, 400))["message"]
 
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data", "multipart/form-data; boundary="])
@@ -378,19 +376,19 @@ async def test_what_is_missing_or_bad_at_a_source_is_told(gateway: Gateway, tmp_
         assert reason in (await refusal(gateway, reply, 400))["message"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {**FIELDS},
-        {"name": "voice", "variants": {}},
-        {"name": "voice", "source": "file:///x"},
-        {**FIELDS, "source": "file:///x", "variants": {"m-7b": "p"}},
-        {"name": "voice", "variants": {"m-7b": artifact_name("0" * 64)}},
-    ],
-)
-async def test_a_body_that_says_too_little_or_too_much_is_refused(gateway: Gateway, body: dict[str, Any]) -> None:
-    await refusal(gateway, await gateway.admin.post("/adapters", json=body), 400)
+WRONG_BODIES: Any = [
+    {},
+    {**FIELDS},
+    {"name": "voice", "variants": {}},
+    {"name": "voice", "source": "file:///x"},
+    {**FIELDS, "source": "file:///x", "variants": {"m-7b": "p"}},
+    {"name": "voice", "variants": {"m-7b": artifact_name("0" * 64)}},
+]
+
+
+async def test_a_body_that_says_too_little_or_too_much_is_refused(gateway: Gateway) -> None:
+    for body in WRONG_BODIES:
+        await refusal(gateway, await gateway.admin.post("/adapters", json=body), 400)
 
 
 async def test_a_store_that_is_down_is_a_503_and_nothing_is_registered(gateway: Gateway) -> None:
