@@ -12,14 +12,14 @@ ENOUGH = 20
 """Fewer times tell no such share."""
 
 
-def late_after_ms(first: Member, pool: Iterable[Member], now_s: float) -> float | None:
-    """From sending to `first`: by its own times or, where these are too few, by those of the whole pool.
+def late_after_ms(first: Member, candidates: Iterable[Member], now_s: float) -> float | None:
+    """From sending to `first`: by its own times or, where these are too few, by those of all candidates.
 
     None where these are too few as well.
     """
     times_ms = first.in_flight.measured_ms(now_s)
     if len(times_ms) < ENOUGH:
-        times_ms = [each for member in pool for each in member.in_flight.measured_ms(now_s)]
+        times_ms = [each for member in candidates for each in member.in_flight.measured_ms(now_s)]
     if len(times_ms) < ENOUGH:
         return None
     return sorted(times_ms)[int(LATE_SHARE * len(times_ms))]

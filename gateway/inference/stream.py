@@ -87,7 +87,7 @@ class Relay:
         pool = self._services.registry.fleet.pools.get(decision.pool)
         if pool is None or pool.overflow_of is not None:
             return None
-        late_ms = late_after_ms(member, pool.members, time.monotonic())
+        late_ms = late_after_ms(member, decision.members, time.monotonic())
         return None if late_ms is None else late_ms / 1000
 
     async def _quickest(self, first: Call, decision: Decision, late_s: float) -> Call:

@@ -19,7 +19,7 @@ def test_late_is_later_than_nineteen_of_twenty() -> None:
     assert late_after_ms(first, [first], 100.0) == 95.0
 
 
-def test_a_replica_that_was_measured_too_little_is_held_to_the_pools_times() -> None:
+def test_a_replica_that_was_measured_too_little_is_held_to_the_times_of_all() -> None:
     first, other = measured(member("a"), [10.0]), measured(member("b"), [100.0] * ENOUGH)
     assert late_after_ms(first, [first, other], 100.0) == 100.0
     assert late_after_ms(first, [first], 100.0) is None
