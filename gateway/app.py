@@ -156,7 +156,15 @@ async def open_services(
         deep_checks = DeepChecks(registry, workers)
         bundles = BundleStore(settings, registry, workers)
         artifacts, references = _artifacts(settings)
-        adapters = AdapterKeeper(sessions, artifacts, catalog, registry, workers, holder=incarnation)
+        adapters = AdapterKeeper(
+            sessions,
+            artifacts,
+            catalog,
+            registry,
+            workers,
+            holder=incarnation,
+            request_timeout_s=settings.request_timeout_s,
+        )
         keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
         metrics = Metrics()
         reconciler = Reconciler(sessions, usage, registry, workers, metrics)

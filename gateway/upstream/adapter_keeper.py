@@ -42,6 +42,7 @@ class AdapterKeeper:
         workers: WorkerClient,
         *,
         holder: str,
+        request_timeout_s: float,
     ) -> None:
         self._sessions = sessions
         self._store = store
@@ -49,6 +50,7 @@ class AdapterKeeper:
         self._registry = registry
         self._workers = workers
         self._holder = holder
+        self._kept_for = max(KEPT_UNUSED, timedelta(seconds=1.5 * request_timeout_s))
         self._strays: dict[tuple[str, str], float] = {}
         """(worker, adapter's name there) -> since when no adapter of the catalog is of it."""
         self._tidy_at = 0.0
@@ -98,7 +100,7 @@ class AdapterKeeper:
             return
         self._tidy_at = now + TIDY_S
         if await hold_lease(self._sessions, "adapters", self._holder, now=utc_now(), lasts=LEASE):
-            await remove_unused(self._sessions, self._store, now=utc_now(), kept_for=KEPT_UNUSED)
+            await remove_unused(self._sessions, self._store, now=utc_now(), kept_for=self._kept_for)
             await self._store.remove_abandoned(now=utc_now())
 
     async def _unload(self, member: Member, name: str) -> None:
