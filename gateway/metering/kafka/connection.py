@@ -112,10 +112,23 @@ def _check_access(complaint: str) -> None:
             raise ConfigError(f"{field}: the cluster does not let us in: {complaint}")
 
 
+class _AdminClient(KafkaAdminClient):  # type: ignore[misc]
+    """The library's leaves a thread and its sockets behind where nobody answers, which for an hour are too many."""
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except BaseException:
+            if hasattr(self, "_net"):
+                self._closed = False
+                self.close()
+            raise
+
+
 def connect_admin(settings: KafkaSettings) -> KafkaAdminClient:
     """Raises KafkaUnavailable or ConfigError."""
     with kafka_calls():
-        return KafkaAdminClient(**client_options(settings))
+        return _AdminClient(**client_options(settings))
 
 
 def says(error: Exception) -> str:
