@@ -103,7 +103,8 @@ def test_the_shapes_of_real_models_compile_well() -> None:
             cache = make_cache([40], kv_heads=kv_heads, head_dim=head_dim, dtype=torch.bfloat16)
             q = _queries(1, num_heads, head_dim, torch.bfloat16)
             paged_decode(q, cache.tensor, _tables(cache, kv_heads), scale=0.1)
-        assert all(c.bytes_in_flight >= 90 * 1024 and c.blocks_per_multiprocessor >= 4 for c in hopper.launched[::2])
+        # Triton 3.6 takes twice the registers of 3.9, and then 3 blocks fit instead of 5.
+        assert all(c.bytes_in_flight >= 90 * 1024 and c.blocks_per_multiprocessor >= 3 for c in hopper.launched[::2])
 
 
 @pytest.mark.parametrize(
