@@ -150,3 +150,5 @@ def test_faults_planted_into_lora_are_found(
     else:
         faulty.add_lora(y, x, pages, _tables(slots, slot_pages))
         assert not torch.allclose(y, _torchs(torch.zeros_like(y), x, slots, weights), rtol=1e-2, atol=1e-2)
+    # The faulty kernel may have whatever registers it takes.
+    hopper.launched.clear()
