@@ -229,6 +229,7 @@ async def test_a_worker_that_hangs_is_left_and_comes_back(
             await eventually(lambda: usable(gateway) == {worker.url for worker in workers})
 
 
+@pytest.mark.long
 async def test_a_hedged_tier_does_not_wait_for_a_worker_that_hangs(
     tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path
 ) -> None:
