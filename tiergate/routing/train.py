@@ -24,7 +24,7 @@ from tiergate.routing.trees import Plan, grow
 
 Floats = NDArray[np.float64]
 LENGTH_SLOPE, OPEN_LENGTH_SLOPE, RULES_SLOPE = 0.05, 0.08, 0.22
-"""Held before any data: the gain from each e-fold of a prompt's length, and the more where there are no options;
+"""Set by hand, not learnt: the gain from each e-fold of a prompt's length, and the more where there are no options;
 and from rules in the system message that restrict the answer."""
 WORD_SHRINKAGE = 100.0
 NUM_FOLDS = 5
