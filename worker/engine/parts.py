@@ -12,7 +12,7 @@ from kernels.native import set_num_threads
 from protocol.artifacts import MAX_RANK
 from protocol.load import AdapterBase
 from worker.engine.blocks import BlockPool, blocks_needed
-from worker.engine.device import choose_device, kv_bytes
+from worker.engine.device import DeviceError, choose_device, kv_bytes
 from worker.engine.gpu_runner import GpuRunner
 from worker.engine.gpu_sampler import GpuSampler
 from worker.engine.graphs import CudaGraph, Graph
@@ -62,6 +62,13 @@ def load_parts(
 ) -> EngineParts:
     """read: `read_adapter`, or one that does something besides. Raises CheckpointError, AdapterError or DeviceError,
     one line each."""
+    try:
+        return _load_parts(settings, read, new_graph)
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(f"{settings.model_path}: too little memory on the GPU for this model: {error}") from error
+
+
+def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_graph: Callable[[], Graph]) -> EngineParts:
     folder = settings.model_path
     config = read_config(folder)
     device = choose_device(settings.device)

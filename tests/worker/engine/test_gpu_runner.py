@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from kernels import gpu
 from tests.kernels.hopper import on_hopper
 from tests.kernels.pretend_graph import CaptureError, PretendGraph
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
+from worker.engine.device import DeviceError, choose_device
 from worker.engine.errors import EngineError
 from worker.engine.gpu_runner import GpuRunner
 from worker.engine.graphs import bucket_sizes
@@ -182,3 +184,20 @@ def test_a_kernel_that_computes_something_else_is_left_to_torch(
         ours, _, _ = _answer(parts, [request])
     assert "is not used, torch computes instead" in caplog.text
     assert ours == _answer(load_parts(plain), [request])[0]
+
+
+def test_too_little_memory_is_told_in_one_line(settings: EngineSettings) -> None:
+    def no_memory() -> PretendGraph:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    small = replace(settings, is_eager=False, max_num_seqs=1, adapters={})
+    with on_hopper(), pytest.raises(DeviceError, match="too little memory on the GPU"):
+        load_parts(small, new_graph=no_memory)
+
+
+def test_a_gpu_that_is_not_there_is_told_in_one_line() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    assert choose_device("auto") == "cpu"
+    with pytest.raises(DeviceError, match="torch finds no GPU"):
+        choose_device("cuda")
