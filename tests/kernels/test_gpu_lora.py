@@ -69,7 +69,7 @@ SLOTS = [0, 1, -1, 2, 2, 3, -1, *[4] * 20, 0, 3]
 @pytest.mark.parametrize(
     ("dtype", "in_size", "slice_sizes"),
     [
-        (torch.bfloat16, 896, (896, 128, 128)),
+        (torch.bfloat16, 384, (384, 128, 128)),
         (torch.float16, 512, (512, 208)),
         (torch.float32, 200, (72,)),
     ],
