@@ -68,13 +68,13 @@ async def test_an_answer_that_could_not_be_recorded_is_told_to_have_failed_and_i
     [folder] = list_folders(gateway.services.settings.data_dir)
     async with gateway.client(key) as client:
         with sqlite3.connect(folder / "events.sqlite") as other:
-            other.execute("ALTER TABLE closed RENAME TO away")
+            other.execute("CREATE TRIGGER refuse BEFORE INSERT ON closed BEGIN SELECT RAISE(ABORT, 'no'); END")
         reply = await client.post("/chat/completions", json=LONG | {"stream": False, "max_tokens": 4})
         assert (reply.status_code, reply.json()["error"]["code"]) == (500, "usage_not_durable")
         again = await client.post("/chat/completions", json=LONG)
         assert again.status_code == 503, "a gateway that cannot record takes no requests"
         with sqlite3.connect(folder / "events.sqlite") as other:
-            other.execute("ALTER TABLE away RENAME TO closed")
+            other.execute("DROP TRIGGER refuse")
         other.close()
     await eventually(lambda: gateway.services.outbox.failure is None)
     [event] = [event for event in durable_events(gateway) if event.completion_tokens]
