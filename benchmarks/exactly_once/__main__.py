@@ -49,9 +49,9 @@ async def measure(
         clients = Clients(site, num_requests=num_requests, rng=random.Random(seed))
         upsets = Upsets(site, rng=random.Random(seed + 1))
         async with asyncio.TaskGroup() as group:
-            group.create_task(upsets.run(num_kills, when=clients.each_share(num_kills)))
+            upsetting = group.create_task(upsets.run(num_kills, when=clients.each_share(num_kills)))
             for _ in range(num_clients):
-                group.create_task(clients.ask_until_done())
+                group.create_task(clients.ask_until(upsetting.done))
         loaded = time.monotonic()
         await site.settle()
         found = await prove(site, clients.finished)

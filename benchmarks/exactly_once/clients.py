@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -31,10 +31,11 @@ class Clients:
         """Request id -> what the client was told, after the last byte."""
         self.num_cut = 0
 
-    async def ask_until_done(self) -> None:
+    async def ask_until(self, are_upsets_over: Callable[[], bool]) -> None:
+        """And until enough are finished: an upset that nobody asks in shows nothing."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            while len(self.finished) < self._num_requests:
+            while len(self.finished) < self._num_requests or not are_upsets_over():
                 try:
                     await self._ask(session)
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
