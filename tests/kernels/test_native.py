@@ -122,6 +122,7 @@ def test_instructions_that_are_unknown_or_missing_stop_the_start_by_name(
 
 
 def test_instructions_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIERGATE_KERNELS_ISA", raising=False)
     best = flags()
     monkeypatch.setenv("TIERGATE_KERNELS_ISA", "avx2")
     assert "-march=x86-64-v3" in flags() and "-mavx512bf16" not in flags()
