@@ -5,7 +5,7 @@
 // The request says how it is answered, by `[N chunks, M ms]` anywhere in its body. With "stream": true, N chunks leave,
 // the first at once and then one each M ms; with 0 ms, as fast as the sockets take them, one chunk a write, the streams
 // taking turns. Any other POST gets one whole answer of 370 bytes after M ms. The dialect `tiergate` adds what our own
-// workers tell: GET /load, the tokens of each event and the accounting (protocol/load.py, protocol/accounting.py).
+// workers tell: GET /load, GET /ready, the tokens of each event and the accounting (protocol/load.py, protocol/accounting.py).
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -270,6 +270,7 @@ static bool answer_get(struct Connection *connection, const char *head) {
     const char *answer = kNotFound;
     if (strncmp(head, "GET /v1/models ", 15) == 0) answer = models;
     if (is_ours && strncmp(head, "GET /load ", 10) == 0) answer = load_report;
+    if (is_ours && strncmp(head, "GET /ready ", 11) == 0) answer = models;
     return put(connection, answer, strlen(answer));
 }
 
