@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.artifacts.peft_config import MAX_CONFIG_BYTES
 from gateway.artifacts.refusal import BadAdapter
 from gateway.http.errors import GatewayError, InvalidRequest
 from gateway.http.forms import Form, Part
 from protocol.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from protocol.peft_config import MAX_CONFIG_BYTES
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 

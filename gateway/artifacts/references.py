@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 
-from gateway.artifacts.peft_config import MAX_CONFIG_BYTES
 from gateway.http.errors import InvalidRequest, Unavailable
 from protocol.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from protocol.object_store import BadStoreUrl, first_line, local_folder, open_object_store, read_object
+from protocol.peft_config import MAX_CONFIG_BYTES
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -19,7 +19,6 @@ from uuid import UUID, uuid4
 from obstore.exceptions import BaseError
 
 from gateway.artifacts.layout import Layout
-from gateway.artifacts.peft_config import read_config
 from gateway.artifacts.refusal import BadAdapter
 from gateway.artifacts.weights_check import WeightsCheck
 from gateway.http.errors import GatewayError, Unavailable
@@ -33,6 +32,7 @@ from protocol.artifacts import (
     object_path,
 )
 from protocol.object_store import first_line, local_folder, open_object_store
+from protocol.peft_config import BadLoraConfig, LoraConfig, read_config
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -91,7 +91,7 @@ class ArtifactStore:
     async def staging(self, config: bytes, weights: AsyncIterable[bytes]) -> AsyncIterator[Staged]:
         """Stream `weights` to the store, checking them; leaving removes what was not published. Raises BadAdapter, and
         what `weights` raises."""
-        lora = read_config(config)
+        lora = _read_config(config)
         check = WeightsCheck(lora, max_bytes=self.max_weights_bytes)
         digest, path = hashlib.sha256(), f"{UPLOADS}/{uuid4().hex}"
         size = 0
@@ -156,6 +156,13 @@ class ArtifactStore:
                 await self._store.delete_async(path)
             except FileNotFoundError:
                 return
+
+
+def _read_config(content: bytes) -> LoraConfig:
+    try:
+        return read_config(content)
+    except BadLoraConfig as error:
+        raise BadAdapter(f"{CONFIG_FILE}: {error}", param="config") from error
 
 
 async def _blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from gateway.artifacts.layout import ATTENTION, PROJECTIONS, Layout
-from gateway.artifacts.peft_config import LoraConfig
 from gateway.artifacts.refusal import BadAdapter
 from protocol.artifacts import WEIGHTS_FILE
+from protocol.peft_config import LoraConfig
 
 MAX_HEADER_BYTES = 8 << 20
 MAX_TENSORS = 20_000

@@ -1,41 +1,22 @@
 """Reading a PEFT LoRA folder: adapter_config.json and adapter_model.safetensors."""
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from protocol.artifacts import MAX_RANK
+from protocol.peft_config import BadLoraConfig, LoraConfig, read_config
 from worker.model.config import ModelConfig
 from worker.model.llama import projection_shapes
 
 _KEY = re.compile(
     r"base_model\.model\.model\.layers\.(?P<layer>\d+)\.(?:self_attn|mlp)\.(?P<projection>\w+)\.lora_(?P<side>[AB])\.weight"
 )
-_UNSUPPORTED = (
-    "use_dora",
-    "modules_to_save",
-    "layers_to_transform",
-    "layer_replication",
-    "rank_pattern",
-    "alpha_pattern",
-    "fan_in_fan_out",
-    "trainable_token_indices",
-    "target_parameters",
-    "use_qalora",
-    "use_bdlora",
-    "alora_invocation_tokens",
-    "arrow_config",
-)
-_ALTERS_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that change the base model's weights, too: over unchanged ones the adapter means something else."""
 
 
 class AdapterError(Exception):
@@ -61,7 +42,7 @@ class Adapter:
 def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapter:
     """Raises AdapterError."""
     config_path = folder / "adapter_config.json"
-    rank, scaling = _read_config(config_path)
+    lora = _read_config(config_path)
     path = folder / "adapter_model.safetensors"
     try:
         content = config_path.read_bytes() + path.read_bytes()
@@ -74,7 +55,7 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
     weights = {}
     for (layer, projection), pair in sides.items():
         out_size, in_size = projection_shapes(config)[projection]
-        for side, shape in (("A", (rank, in_size)), ("B", (out_size, rank))):
+        for side, shape in (("A", (lora.rank, in_size)), ("B", (out_size, lora.rank))):
             if side not in pair:
                 raise AdapterError(path, f"layer {layer} {projection}: lora_{side} is missing")
             if tuple(pair[side].shape) != shape:
@@ -83,42 +64,23 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
                     f"layer {layer} {projection}: lora_{side} has shape {list(pair[side].shape)}, "
                     f"expected {list(shape)} for this model and rank",
                 )
-        b = pair["B"].float().T * scaling
+        b = pair["B"].float().T * lora.scaling
         weights[layer, projection] = a, b = pair["A"].to(dtype), b.to(dtype).contiguous()
         if not (a.isfinite().all() and b.isfinite().all()):
             # They would spread: a batch multiplies the tokens of other adapters with these too, by zeros.
             raise AdapterError(path, f"layer {layer} {projection}: not all weights are finite in {dtype}")
-    return Adapter(rank, hashlib.sha256(content).hexdigest()[:16], weights)
+    return Adapter(lora.rank, hashlib.sha256(content).hexdigest()[:16], weights)
 
 
-def _read_config(path: Path) -> tuple[int, float]:
-    """Rank and scaling."""
+def _read_config(path: Path) -> LoraConfig:
     try:
-        raw: dict[str, Any] = json.loads(path.read_bytes())
-        if raw.get("peft_type") != "LORA":
-            raise AdapterError(path, f"peft_type is {raw.get('peft_type')!r}, only LORA is supported")
-        for name in _UNSUPPORTED:
-            if raw.get(name):
-                raise AdapterError(path, f"{name} is not supported")
-        initialisation = raw.get("init_lora_weights", True)
-        if isinstance(initialisation, str) and initialisation.lower().startswith(_ALTERS_BASE):
-            raise AdapterError(
-                path,
-                f"init_lora_weights {initialisation!r} is not supported: it altered the base model's weights; convert "
-                "the adapter to plain LoRA first",
-            )
-        if raw.get("bias", "none") != "none" or raw.get("lora_bias"):
-            raise AdapterError(path, "biases are not supported, only bias none")
-        rank, alpha = int(raw["r"]), float(raw["lora_alpha"])
+        return read_config(path.read_bytes())
     except FileNotFoundError as error:
         raise AdapterError(path, "the file is missing") from error
-    except KeyError as error:
-        raise AdapterError(path, f"the field {error.args[0]!r} is missing") from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except OSError as error:
         raise AdapterError(path, f"cannot be read: {error}") from error
-    if not 1 <= rank <= MAX_RANK:
-        raise AdapterError(path, f"r must be at least 1 and at most {MAX_RANK}, got {rank}")
-    return rank, alpha / (rank**0.5 if raw.get("use_rslora") else rank)
+    except BadLoraConfig as error:
+        raise AdapterError(path, str(error)) from error
 
 
 def _sort_tensors(

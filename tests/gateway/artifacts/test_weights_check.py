@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from gateway.artifacts.layout import Layout, misfit
-from gateway.artifacts.peft_config import LoraConfig
 from gateway.artifacts.refusal import BadAdapter
 from gateway.artifacts.weights_check import WeightsCheck
 from protocol.load import AdapterBase
+from protocol.peft_config import LoraConfig
 from tests.support.adapter_files import PREFIX, tensors, weights_bytes
 
 CONFIG = LoraConfig(rank=4, scaling=2.0)

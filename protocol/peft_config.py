@@ -1,4 +1,4 @@
-"""`adapter_config.json`, as PEFT writes it: what of it can be served."""
+"""`adapter_config.json`, as PEFT writes it: what of it can be served, by the gateway's word and the worker's alike."""
 
 import math
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.artifacts.refusal import BadAdapter
-from protocol.artifacts import CONFIG_FILE, MAX_RANK
+from protocol.artifacts import MAX_RANK
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_SCALING = 1024.0
@@ -31,6 +30,13 @@ _ALTERS_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that change the base model's weights, too: over unchanged ones the adapter means something else."""
 
 
+class BadLoraConfig(Exception):
+    """One line that says what cannot be served."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(" ".join(reason.split())[:500])
+
+
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
     rank: int
@@ -38,34 +44,33 @@ class LoraConfig:
 
 
 def read_config(content: bytes) -> LoraConfig:
-    """Raises BadAdapter."""
+    """Raises BadLoraConfig."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _refusal(f"not a JSON object: {error}") from error
+        raise BadLoraConfig(f"not a JSON object: {error}") from error
     if fields.get("peft_type") != "LORA":
-        raise _refusal(f"peft_type is {fields.get('peft_type')!r}, only 'LORA' can be served")
+        raise BadLoraConfig(f"peft_type is {fields.get('peft_type')!r}, only 'LORA' can be served")
     for name in _UNSUPPORTED:
         if fields.get(name):
-            raise _refusal(f"{name} is not supported")
+            raise BadLoraConfig(f"{name} is not supported")
     if fields.get("bias", "none") != "none":
-        raise _refusal(f"bias is {fields['bias']!r}, only 'none' can be served")
+        raise BadLoraConfig(f"bias is {fields['bias']!r}, only 'none' can be served")
     initialisation = fields.get("init_lora_weights", True)
     if isinstance(initialisation, str) and initialisation.lower().startswith(_ALTERS_BASE):
-        raise _refusal(
+        raise BadLoraConfig(
             f"init_lora_weights is {initialisation!r}, which altered the base model's weights in training; "
             "convert the adapter to plain LoRA first, as PEFT's documentation of that method shows"
         )
     rank, alpha = fields.get("r"), fields.get("lora_alpha")
     if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MAX_RANK:
-        raise _refusal(f"r must be a number from 1 to {MAX_RANK}, got {rank!r}")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
-        raise _refusal(f"lora_alpha must be a number, got {alpha!r}")
+        raise BadLoraConfig(f"r must be a number from 1 to {MAX_RANK}, got {rank!r}")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool):
+        raise BadLoraConfig(f"lora_alpha must be a number, got {alpha!r}")
+    if not abs(alpha) <= MAX_SCALING * MAX_RANK:
+        # Before the division, which knows no integer of 400 digits.
+        raise BadLoraConfig(f"lora_alpha makes a scaling of more than {MAX_SCALING:g}")
     scaling = alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
     if abs(scaling) > MAX_SCALING:
-        raise _refusal(f"lora_alpha {alpha} makes a scaling of {scaling:.6g}, more than {MAX_SCALING:g}")
+        raise BadLoraConfig(f"lora_alpha {alpha} makes a scaling of {scaling:.6g}, more than {MAX_SCALING:g}")
     return LoraConfig(rank, scaling)
-
-
-def _refusal(reason: str) -> BadAdapter:
-    return BadAdapter(f"{CONFIG_FILE}: {' '.join(reason.split())}"[:600], param="config")
