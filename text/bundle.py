@@ -7,7 +7,7 @@ import msgspec
 
 from protocol.errors import ProtocolError
 from protocol.messages import Message, Tool
-from text.chat import ChatTemplate
+from text.chat import PLAIN, ChatOptions, ChatTemplate
 from text.folder import FolderError, read_chat_templates
 from text.seal import Sealed
 from text.tokenizer import Tokenizer
@@ -97,12 +97,12 @@ class Bundle:
         return msgspec.json.encode(file)
 
     def render_chat(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, add_generation_prompt: bool = True
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, options: ChatOptions = PLAIN
     ) -> Sealed:
         """Raises ProtocolError when there is no template or it refuses the messages."""
         if self.template is None:
             raise ProtocolError("this model has no chat template; use /v1/completions", code="no_chat_template")
-        return self.template.render(messages, tools, add_generation_prompt=add_generation_prompt)
+        return self.template.render(messages, tools, options)
 
     def encode_chat(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, limit: int | None = None
@@ -110,22 +110,19 @@ class Bundle:
         """Raises TextTooLong for a text that cannot fit into `limit` tokens, before encoding it."""
         return self.encode_rendered(self.render_chat(messages, tools), limit=limit)
 
-    def encode_rendered(self, rendered: Sealed, *, limit: int | None = None) -> list[int]:
-        """Raises TextTooLong as `encode_chat` does."""
-        # The template wrote the special tokens, so the tokenizer must not add them again.
-        return self._encode(rendered, limit, add_special_tokens=False)
+    def encode_rendered(
+        self, rendered: Sealed, *, limit: int | None = None, add_special_tokens: bool = False
+    ) -> list[int]:
+        """Raises TextTooLong as `encode_chat` does.
+
+        add_special_tokens: mostly the template wrote the special tokens, and the tokenizer would add them again.
+        """
+        return self._encode(rendered, limit, add_special_tokens=add_special_tokens)
 
     def encode_text(self, text: str, *, limit: int | None = None, add_special_tokens: bool = True) -> list[int]:
         """A prompt by text. Raises TextTooLong as `encode_chat` does."""
         prompt = self.tokenizer.seal.close(text) if self.allow_special_tokens else text
         return self._encode(prompt, limit, add_special_tokens=add_special_tokens)
-
-    def count_chat(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
-        """Exactly the prompt tokens that a worker will bill for these messages."""
-        return len(self.encode_chat(messages, tools))
-
-    def count_text(self, text: str) -> int:
-        return len(self.encode_text(text))
 
     def _encode(self, text: str, limit: int | None, *, add_special_tokens: bool) -> list[int]:
         # Looking up the longest token takes a moment, which only a long text is worth.

@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +26,28 @@ from protocol.messages import (
     content_text,
 )
 from text.composed import Composition
+from text.folder import SPECIAL_TOKENS
 from text.seal import Seal, Sealed
+
+_RESERVED = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template", *SPECIAL_TOKENS}
+)
+"""What a request says by other fields, or what only the checkpoint says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """continue_final_message: the prompt ends inside the last message, whose text the answer goes on from.
+
+    arguments: what the template may read besides, plain JSON.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+PLAIN = ChatOptions()
 
 
 class ChatTemplate:
@@ -39,6 +61,8 @@ class ChatTemplate:
         """Raises ValueError, naming the line, for a template that does not compile."""
         self.sources = sources
         self._seal = seal or Seal()
+        # Its last character tells whether the template cuts white space.
+        self._final = f"<{self._seal.secret}-final> "
         self._special_tokens = {name: self._seal.close(text) for name, text in special_tokens.items()}
         if "default" not in sources:
             raise ValueError(f"no default chat template among {sorted(sources)}")
@@ -53,25 +77,50 @@ class ChatTemplate:
         self._check_seal()
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, add_generation_prompt: bool = True
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, options: ChatOptions = PLAIN
     ) -> Sealed:
-        """The prompt, special tokens included. Raises ProtocolError when the template refuses the messages."""
+        """The prompt, special tokens included. Raises ProtocolError when the template refuses the messages, or has not
+        shown the text that is to be continued."""
         template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
+        for name in options.arguments:
+            if name in _RESERVED:
+                raise ProtocolError(
+                    f"chat_template_kwargs cannot set {name!r}, which a field of its own or the model says",
+                    param="chat_template_kwargs",
+                )
+        plain = self._plain_messages(messages)
+        if options.continue_final_message:
+            plain[-1]["content"] += self._final
         try:
             rendered = template.render(
-                messages=self._plain_messages(messages),
-                tools=[self._plain_tool(tool) for tool in tools] if tools else None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                {
+                    "documents": None,
+                    **{name: self._composition.spoil(each) for name, each in options.arguments.items()},
+                    "messages": plain,
+                    "tools": [self._plain_tool(tool) for tool in tools] if tools else None,
+                    "add_generation_prompt": options.add_generation_prompt,
+                    **self._special_tokens,
+                }
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, RecursionError) as error:
+            if options.continue_final_message:
+                rendered = self._left_open(rendered)
+        except (jinja2.TemplateError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             # The source is the operator's and compiled: what fails here fails on these messages.
             message = self._seal.open(self._composition.close(str(error)))
             raise ProtocolError(
                 f"the model's chat template refused the messages: {message}", param="messages"
             ) from error
         return self._composition.close(rendered)
+
+    def _left_open(self, rendered: str) -> str:
+        """Up to the end of the last message's text, as transformers cuts it: without the white space at its end where
+        the template shows it so."""
+        before, mark, after = rendered.rpartition(self._final.rstrip())
+        if not mark:
+            raise ValueError("it does not show the last message, which is to be continued")
+        # Some templates show a message twice.
+        before = before.replace(self._final, "").replace(self._final.rstrip(), "")
+        return before if after.startswith(" ") else before.rstrip()
 
     def _compile(self, tree: jinja2.nodes.Template) -> jinja2.Template:
         for data in tree.find_all(jinja2.nodes.TemplateData):
@@ -116,6 +165,10 @@ class ChatTemplate:
             plain["name"] = spoil(message.name)
         if isinstance(message, AssistantMessage) and message.tool_calls:
             plain["tool_calls"] = [self._plain_call(call) for call in message.tool_calls]
+        if isinstance(message, AssistantMessage):
+            thought = message.reasoning if message.reasoning_content is None else message.reasoning_content
+            if thought is not None:
+                plain["reasoning_content"] = spoil(thought)
         return plain
 
     def _plain_call(self, call: ToolCall) -> dict[str, Any]:

@@ -15,9 +15,12 @@ class IncrementalDetokenizer:
     """One answer's text; special tokens add nothing.
 
     is_continuation: the text goes on from a prompt, so a leading space is kept that would be cut at a text's start.
+    shown: special tokens that are part of the text all the same.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, is_continuation: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, is_continuation: bool = False, shown: Iterable[str] = ()) -> None:
+        ids = {token: tokenizer.token_id(token) for token in shown}
+        self._shown = {token_id: token for token, token_id in ids.items() if token_id in tokenizer.special_token_ids}
         self._special_ids = tokenizer.special_token_ids
         self._decoder: _Decoder
         if tokenizer.pieces is None:
@@ -28,11 +31,18 @@ class IncrementalDetokenizer:
 
     def add(self, token_ids: Iterable[int]) -> str:
         """The text that is now certain; what may be the start of a character waits."""
-        return self._decoder.add([token_id for token_id in token_ids if token_id not in self._special_ids])
+        if not self._shown:
+            return self._decoder.add([token_id for token_id in token_ids if token_id not in self._special_ids])
+        return "".join([self._add_one(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
         """The rest at the end of the answer; an unfinished character becomes U+FFFD."""
         return self._decoder.flush()
+
+    def _add_one(self, token_id: int) -> str:
+        if token_id in self._shown:
+            return self._decoder.flush() + self._shown[token_id]
+        return "" if token_id in self._special_ids else self._decoder.add([token_id])
 
 
 class _Decoder(Protocol):

@@ -9,7 +9,9 @@ class StopMatcher:
     The outcome does not depend on how the text is cut into pieces.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, is_included: bool = False) -> None:
+        """is_included: the stop string goes out, too."""
+        self._is_included = is_included
         self._stops = tuple(stops)
         self._first_chars = frozenset(stop[0] for stop in stops)
         self._held = ""
@@ -34,13 +36,13 @@ class StopMatcher:
         return rest
 
     def _first_match(self, text: str) -> int | None:
-        """Where the first stop string to be completed begins."""
+        """Where the text ends that goes out before the first stop string to be completed, or with it."""
         starts = [(text.find(stop), stop) for stop in self._stops]
         found = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
         if not found:
             return None
-        _, start, self.matched = min(found)
-        return start
+        end, start, self.matched = min(found)
+        return end if self._is_included else start
 
     def _possible_start(self, text: str) -> int:
         """The first place from which the rest of the text is the beginning of a stop string."""

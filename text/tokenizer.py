@@ -81,6 +81,12 @@ class Tokenizer:
             return self.pieces[0][token_id]
         return self.decode([token_id], skip_special_tokens=False).encode()
 
+    def find_unknown(self, ids: Iterable[int], *, num_rows: int = 0) -> int | None:
+        """The first id that is in no vocabulary. num_rows: the model's, which may have more rows than there are tokens;
+        it can say those ids, which have no text."""
+        known = max(self.vocab_size, num_rows)
+        return next((token_id for token_id in ids if token_id >= known and self.token(token_id) is None), None)
+
     def least_tokens(self, text: str) -> int:
         """A bound from below on the tokens of `text`, at once, where encoding megabytes would take seconds."""
         return len(text) // self._max_token_chars if self._max_token_chars else 0
@@ -98,6 +104,10 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         return self._inner.token_to_id(self.seal.name_of(token))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """As the vocabulary spells them: `Ġworld`."""
+        return [self.token(token_id) or "" for token_id in ids]
 
     def token(self, token_id: int) -> str | None:
         entry = self._inner.id_to_token(token_id)

@@ -33,9 +33,9 @@ def test_a_bundle_counts_the_same_after_travelling(folder: Path) -> None:
     tools = [Tool(function=FunctionDefinition(name="f"))]
     assert arrived.max_model_len == 99
     assert arrived.tokenizer.eos_token_ids == bundle.tokenizer.eos_token_ids == {1, 4}
-    assert arrived.count_text("Hi 👍") == bundle.count_text("Hi 👍") > 1
-    assert arrived.count_chat(CHAT) == bundle.count_chat(CHAT)
-    assert arrived.count_chat(CHAT, tools) == bundle.count_chat(CHAT, tools) > bundle.count_chat(CHAT)
+    assert len(arrived.encode_text("Hi 👍")) == len(bundle.encode_text("Hi 👍")) > 1
+    assert len(arrived.encode_chat(CHAT)) == len(bundle.encode_chat(CHAT))
+    assert len(arrived.encode_chat(CHAT, tools)) == len(bundle.encode_chat(CHAT, tools)) > len(bundle.encode_chat(CHAT))
 
 
 def test_special_tokens_are_written_once(folder: Path) -> None:
@@ -59,14 +59,14 @@ def test_named_templates_are_read(folder: Path) -> None:
 def test_a_model_without_a_template_refuses_chat(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ProtocolError, match="no chat template"):
-        Bundle.from_folder(folder).count_chat(CHAT)
+        Bundle.from_folder(folder).encode_chat(CHAT)
 
 
 def test_a_text_that_cannot_fit_is_refused_without_encoding_it(folder: Path) -> None:
     bundle = Bundle.from_folder(folder)
     with pytest.raises(TextTooLong) as caught:
         bundle.encode_text("The quick brown fox. " * 5000, limit=1000)
-    assert 1000 < caught.value.least_tokens <= bundle.count_text("The quick brown fox. " * 5000)
+    assert 1000 < caught.value.least_tokens <= len(bundle.encode_text("The quick brown fox. " * 5000))
     with pytest.raises(TextTooLong):
         bundle.encode_chat([UserMessage(content="x" * 200_000)], limit=1000)
 

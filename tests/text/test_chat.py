@@ -17,7 +17,7 @@ from protocol.messages import (
     ToolMessage,
     UserMessage,
 )
-from text.chat import ChatTemplate
+from text.chat import ChatOptions, ChatTemplate
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 CHATML = """
@@ -72,7 +72,9 @@ def test_a_chat_is_rendered_as_transformers_renders_it(source: str, add_generati
     rendered, _ = render_jinja_template(
         [PLAIN], chat_template=source, add_generation_prompt=add_generation_prompt, **SPECIAL
     )
-    ours = ChatTemplate({"default": source}, SPECIAL).render(CHAT, add_generation_prompt=add_generation_prompt)
+    ours = ChatTemplate({"default": source}, SPECIAL).render(
+        CHAT, None, ChatOptions(add_generation_prompt=add_generation_prompt)
+    )
     assert ours == rendered[0]
 
 
@@ -144,3 +146,60 @@ def test_a_template_cannot_leave_its_sandbox(attack: str) -> None:
 def test_a_template_that_does_not_compile_names_its_line() -> None:
     with pytest.raises(ValueError, match="line 2"):
         ChatTemplate({"default": "ok\n{% if %}"}, SPECIAL)
+
+
+@pytest.mark.parametrize("source", [CHATML, STRICT])
+@pytest.mark.parametrize("text", ["Hello", "Hello ", "  two\n", "Hi", "{{ 1 }}"])
+def test_the_last_message_is_left_open_as_transformers_leaves_it(source: str, text: str) -> None:
+    plain = [PLAIN[0], {"role": "assistant", "content": text}]
+    rendered, _ = render_jinja_template([plain], chat_template=source, continue_final_message=True, **SPECIAL)
+    chat = [CHAT[0], AssistantMessage(content=text)]
+    options = ChatOptions(add_generation_prompt=False, continue_final_message=True)
+    # It cuts at the last of several places alone.
+    expected = rendered[0].replace("CONTINUE_FINAL_MESSAGE_TAG", "")
+    assert ChatTemplate({"default": source}, SPECIAL).render(chat, None, options) == expected
+
+
+def test_a_template_that_hides_the_last_message_cannot_leave_it_open() -> None:
+    template = ChatTemplate({"default": "{% for m in messages[:1] %}{{ m.content }}{% endfor %}"}, SPECIAL)
+    with pytest.raises(ProtocolError, match="last message") as caught:
+        template.render(CHAT[:2], None, ChatOptions(add_generation_prompt=False, continue_final_message=True))
+    assert caught.value.param == "messages"
+
+
+def test_a_template_reads_what_a_request_says_to_it() -> None:
+    source = "{{ mood }}{% if enable_thinking is false %}no{% endif %}{{ more.a[0] }}{{ documents }}"
+    template = ChatTemplate({"default": source}, SPECIAL)
+    arguments = {"mood": "glad", "enable_thinking": False, "more": {"a": [7]}, "documents": ["d"], "unknown": 1}
+    assert template.render(CHAT, None, ChatOptions(arguments=arguments)) == "gladno7['d']"
+    assert template.render(CHAT, None, ChatOptions(arguments={"more": {"a": "x"}})) == "xNone"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "add_generation_prompt", "chat_template"])
+def test_what_a_request_says_elsewhere_is_no_argument_of_the_template(name: str) -> None:
+    with pytest.raises(ProtocolError, match=name) as caught:
+        ChatTemplate({"default": CHATML}, SPECIAL).render(CHAT, None, ChatOptions(arguments={name: []}))
+    assert caught.value.param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ x.__class__.__mro__ }}",
+        "{{ x.append(1) }}",
+        "{{ x() }}",
+        "{{ 1 / x }}",
+        "{{ x ~ (x | length) }}",
+        "{{ x + 1 }}",
+    ],
+)
+@pytest.mark.parametrize("value", [[], {}, 0, "s", None, True])
+def test_arguments_reach_nothing_beyond_themselves(source: str, value: object) -> None:
+    template = ChatTemplate({"default": "{% if x is defined %}" + source + "{% endif %}"}, SPECIAL)
+    try:
+        rendered = template.render(CHAT, None, ChatOptions(arguments={"x": value}))
+    except ProtocolError as error:
+        assert error.param == "messages"
+    else:
+        assert "class" not in rendered
+    assert value in ([], {}, 0, "s", None, True)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.templates import LLAMA, MISTRAL, Style
 from tests.support.vocabularies import make_byte_level, make_sentencepiece, make_word_pieces
 from text.detokenizer import IncrementalDetokenizer
 from text.tokenizer import Tokenizer
@@ -110,3 +111,15 @@ def test_the_cost_of_a_token_does_not_grow_with_the_answer(tokenizer: Tokenizer)
     for i in range(100_000):
         detokenizer.add([ids[i % len(ids)]])
     assert time.process_time() - started < 30
+
+
+@pytest.mark.parametrize(("style", "mark"), [(LLAMA, "<|python_tag|>"), (MISTRAL, "[TOOL_CALLS]")], ids=str)
+def test_a_special_token_that_marks_a_call_is_text_where_it_is_asked_for(style: Style, mark: str) -> None:
+    tokenizer = style.bundle().tokenizer
+    word = tokenizer.encode("abc", add_special_tokens=False)
+    mark_id = tokenizer.token_id(mark)
+    assert mark_id is not None
+    ids = [*word, mark_id, *word]
+    assert IncrementalDetokenizer(tokenizer).add(ids).replace(" ", "") == "abcabc"
+    shown = IncrementalDetokenizer(tokenizer, shown=[mark, "[NONE]"])
+    assert "".join(shown.add([each]) for each in ids) + shown.flush() in (f"abc{mark}abc", f"abc{mark} abc")

@@ -1,0 +1,24 @@
+"""As Llama 3 writes them: {"name": ..., "parameters": {...}}, perhaps after <|python_tag|>, several with `;` between.
+
+Nothing marks an object as a call but its form, so that only those to offered tools are such.
+"""
+
+from text.tool_calls.json_calls import JsonCallParser
+from text.tool_calls.parser import SPACES, Waiting
+
+_TAG = "<|python_tag|>"
+
+
+class LlamaParser(JsonCallParser):
+    starts = "{<"
+    separators = SPACES + ";"
+    marks = (_TAG,)
+    only_offered = True
+
+    def _read_call(self) -> Waiting:
+        if self._text[self._at] == "<":
+            is_marked = yield from self._skip_all((_TAG,))
+            if not is_marked:
+                return False
+            yield from self._skip(SPACES)
+        return (yield from self._read_json_call())
