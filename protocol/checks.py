@@ -5,34 +5,54 @@ from typing import TypeVar
 
 import msgspec
 
+from protocol.answer_format import wanted_format
 from protocol.errors import ProtocolError
-from protocol.messages import AssistantMessage, content_text
-from protocol.requests import MAX_CHOICES, ChatCompletionRequest, CompletionRequest, GenerationRequest, list_prompts
+from protocol.messages import AssistantMessage, FunctionMessage, Message, RefusalPart, ToolMessage, content_text
+from protocol.openai_fields import COMPLETIONS, FieldTable
+from protocol.requests import (
+    MAX_CHOICES,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TokenizeRequest,
+    list_prompts,
+)
+from protocol.tools import check_conversation, check_tools
 
 MAX_STOP_STRINGS = 16
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+MAX_LOGPROBS = 20
+"""OpenAI's, and vLLM's default."""
 T = TypeVar("T")
 
-_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]+)`")
 _DIGITS = re.compile(r"[0-9]{1,10}")
 """More than any token id has; int() itself fails on thousands."""
 
 
-def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode `body`; raises ProtocolError naming the field for malformed JSON, wrong types and unknown fields."""
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], fields: FieldTable = COMPLETIONS) -> T:
+    """Decode `body`; raises ProtocolError naming the field for malformed JSON, wrong types and unknown fields.
+
+    fields: says why those of OpenAI's are refused that are not served.
+    """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from error
+        raise field_error(str(error), fields) from error
     except RecursionError as error:
         raise ProtocolError("the body is nested too deeply", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the body is not valid JSON in UTF-8: {error}", code="invalid_json") from error
 
 
-def check_request(request: GenerationRequest) -> None:
-    """Raise ProtocolError on what types cannot say: contradictions, emptiness, features that are not served."""
+def check_request(request: GenerationRequest, *, max_logprobs: int = MAX_LOGPROBS) -> None:
+    """Raise ProtocolError on what types cannot say: contradictions, emptiness, features that are not served.
+
+    max_logprobs: how many log-probabilities beside a token may be asked for, -1 for any number.
+    """
+    _check_logprobs(request, max_logprobs)
     if isinstance(request, ChatCompletionRequest):
         _check_chat(request)
     else:
@@ -41,9 +61,16 @@ def check_request(request: GenerationRequest) -> None:
         raise ProtocolError(f"at most {MAX_STOP_STRINGS} stop strings, got {len(request.stop)}", param="stop")
     if request.stream_options is not None and not request.stream:
         raise ProtocolError("stream_options is only allowed with stream=true", param="stream_options")
+    if request.stream_options is not None and request.stream_options.include_obfuscation:
+        raise refused_value("stream_options.include_obfuscation")
     limit = output_limit(request)
     if limit is not None and (request.min_tokens or 0) > limit:
         raise ProtocolError(f"min_tokens {request.min_tokens} exceeds max_tokens {limit}", param="min_tokens")
+    if request.truncate_prompt_tokens == 0:
+        raise ProtocolError(
+            "truncate_prompt_tokens must be at least 1, or -1 for what the window holds", param="truncate_prompt_tokens"
+        )
+    wanted_format(request)
     for token_id in request.logit_bias or ():
         if not _DIGITS.fullmatch(token_id):
             raise ProtocolError(
@@ -58,25 +85,77 @@ def output_limit(request: GenerationRequest) -> int | None:
     return newer if newer is not None else request.max_tokens
 
 
+def check_template_fields(request: ChatCompletionRequest | TokenizeRequest) -> None:
+    """Raises ProtocolError where `continue_final_message` has nothing to go on from."""
+    if not request.continue_final_message:
+        return
+    if request.add_generation_prompt:
+        raise ProtocolError(
+            "continue_final_message leaves the last message open, add_generation_prompt begins a new one; send one",
+            param="continue_final_message",
+        )
+    last = request.messages[-1] if request.messages else None
+    if not isinstance(last, AssistantMessage) or not content_text(last.content):
+        raise ProtocolError(
+            "continue_final_message needs an assistant's message with text at the end of messages",
+            param="continue_final_message",
+        )
+
+
+def refused_value(param: str, fields: FieldTable = COMPLETIONS) -> ProtocolError:
+    return ProtocolError(f"{param}: {fields.partly[param]}", param=param, code="unsupported")
+
+
+def field_error(message: str, fields: FieldTable) -> ProtocolError:
+    """message: msgspec's."""
+    path_match = _PATH.search(message)
+    path = path_match["path"] if path_match else ""
+    text = _PATH.sub("", message)
+    name = _MISSING.search(text) or _UNKNOWN.search(text)
+    param = ".".join(part for part in (path, name["name"] if name else "") if part)
+    refused = fields.refusal_of(param, text)
+    if refused is not None:
+        return ProtocolError(refused[1], param=refused[0], code="unsupported")
+    return ProtocolError(f"{param or 'body'}: {text[0].lower()}{text[1:]}", param=param or None)
+
+
+def _check_logprobs(request: GenerationRequest, most: int) -> None:
+    wishes = {"prompt_logprobs": request.prompt_logprobs}
+    if isinstance(request, ChatCompletionRequest):
+        wishes["top_logprobs"] = request.top_logprobs
+    else:
+        wishes["logprobs"] = request.logprobs
+    for name, number in wishes.items():
+        if number is not None and most != -1 and not 0 <= number <= most:
+            raise ProtocolError(f"{name} may be 0 to {most} here, got {number}", param=name)
+    if request.prompt_logprobs is not None and request.stream:
+        raise ProtocolError(
+            "prompt_logprobs come with a whole answer only, not with stream=true", param="prompt_logprobs"
+        )
+    if request.logprob_token_ids is not None and (request.logprobs is None or request.logprobs is False):
+        raise ProtocolError("logprob_token_ids is only allowed with logprobs", param="logprob_token_ids")
+
+
 def _check_chat(request: ChatCompletionRequest) -> None:
     for i, message in enumerate(request.messages):
-        has_calls = isinstance(message, AssistantMessage) and bool(message.tool_calls)
-        if not has_calls and not content_text(message.content):
+        may_be_empty = isinstance(message, ToolMessage | FunctionMessage) or (
+            isinstance(message, AssistantMessage) and bool(message.tool_calls or message.function_call)
+        )
+        if not may_be_empty and not content_text(message.content):
             raise ProtocolError("a message must have content", param=f"messages[{i}].content")
+        _check_parts(message, i)
+    if request.reasoning_effort not in (None, *REASONING_EFFORTS):
+        raise ProtocolError(
+            f"reasoning_effort may be {', '.join(REASONING_EFFORTS)}, got {request.reasoning_effort!r}",
+            param="reasoning_effort",
+        )
+    check_conversation(request.messages)
+    check_template_fields(request)
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise ProtocolError("max_tokens and max_completion_tokens differ; send one of them", param="max_tokens")
     if request.top_logprobs is not None and not request.logprobs:
         raise ProtocolError("top_logprobs is only allowed with logprobs=true", param="top_logprobs")
-    if request.response_format is not None and request.response_format.type != "text":
-        raise ProtocolError(
-            "response_format other than text is not supported yet", param="response_format", code="unsupported"
-        )
-    if request.tool_choice not in (None, "auto", "none"):
-        raise ProtocolError(
-            "tool_choice must be auto or none; forcing a call is not supported yet",
-            param="tool_choice",
-            code="unsupported",
-        )
+    check_tools(request)
 
 
 def _check_completion(request: CompletionRequest) -> None:
@@ -93,11 +172,9 @@ def _check_completion(request: CompletionRequest) -> None:
     if request.best_of is not None and request.best_of < n:
         raise ProtocolError(f"best_of {request.best_of} is less than n {n}", param="best_of")
     if request.best_of not in (None, n):
-        raise ProtocolError(
-            "best_of > n is not supported; ask for n answers with logprobs", param="best_of", code="unsupported"
-        )
+        raise refused_value("best_of")
     if request.suffix:
-        raise ProtocolError("suffix is not supported yet", param="suffix", code="unsupported")
+        raise refused_value("suffix")
 
 
 def _check_prompts(request: CompletionRequest) -> None:
@@ -112,10 +189,9 @@ def _check_prompts(request: CompletionRequest) -> None:
             raise ProtocolError(f"prompt[{i}] must not be empty", param=f"prompt[{i}]")
 
 
-def _field_error(message: str) -> ProtocolError:
-    path_match = _PATH.search(message)
-    path = path_match["path"] if path_match else ""
-    text = _PATH.sub("", message)
-    name = _MISSING.search(text) or _UNKNOWN.search(text)
-    param = ".".join(part for part in (path, name["name"] if name else "") if part)
-    return ProtocolError(f"{param or 'body'}: {text[0].lower()}{text[1:]}", param=param or None)
+def _check_parts(message: Message, i: int) -> None:
+    if isinstance(message.content, list) and not isinstance(message, AssistantMessage):
+        for j, part in enumerate(message.content):
+            if isinstance(part, RefusalPart):
+                place = f"messages[{i}].content[{j}]"
+                raise ProtocolError(f"{place}: only an assistant refuses; send it as text", param=place)

@@ -9,18 +9,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from protocol.messages import Message, Tool
+from protocol.answer_format import ResponseFormat, StructuredOutputs
+from protocol.messages import Content, FunctionDefinition, Message, Tool
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """As wide as tokenizers take; whether it is in the vocabulary only the model's server knows."""
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
-MAX_N = 16
-"""Answers to one prompt."""
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
+UsedServiceTier = Literal["default", "flex", "priority"]
+TemplateArguments = Annotated[
+    dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Any], Meta(max_length=64)
+]
+"""What a chat template reads by these names, such as `enable_thinking`: plain JSON."""
 MAX_CHOICES = 128
 """Answers to one request: n for each of its prompts."""
-PRIORITIES = {"enterprise": 0, "pro": 1, "free": 2, "batch": 3}
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -29,18 +36,31 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+class Prediction(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["content"]
+    content: Content
 
 
-class NamedFunction(msgspec.Struct):
+class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
 
-class NamedToolChoice(msgspec.Struct):
+class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
+    function: NamedFunction
+
+
+class AllowedFunction(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["function"]
     function: NamedFunction
+
+
+class AllowedTools(msgspec.Struct, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: list[AllowedFunction]
+
+
+class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True):
+    allowed_tools: AllowedTools
 
 
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +70,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: PositiveInt | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: StopString | list[StopString] | None = None
@@ -66,28 +86,80 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
-    # Honoured by a worker only together with the worker key; the gateway drops a client's.
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    """How many of a prompt's last tokens are kept; -1: as many as leave room for the answer."""
+    add_special_tokens: bool | None = None
+    """Of the tokenizer's own, around a prompt by text; false unless said for a chat, whose template wrote them."""
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=2**18)] | None = None
+    bad_words: Annotated[list[StopString], Meta(max_length=128)] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=-1)] | None = None
+    """How many of the likeliest beside each of the prompt's tokens; -1, as in `top_logprobs`: all of the vocabulary."""
+    logprob_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=1024)] | None = None
+    """Shown beside each token instead of the likeliest."""
+    structured_outputs: StructuredOutputs | None = None
+    # What vLLM called them before.
+    guided_json: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    guided_regex: Annotated[str, Meta(min_length=1)] | None = None
+    guided_choice: Annotated[list[str], Meta(min_length=1)] | None = None
+    guided_grammar: Annotated[str, Meta(min_length=1)] | None = None
+    guided_whitespace_pattern: str | None = None
+    # Honoured by a worker only together with the worker key; the gateway drops a client's. Of priorities 0 is
+    # enterprise, 1 pro, 2 free and 3 batch.
     priority: Annotated[int, Meta(ge=0, le=3)] | None = None
     cache_salt: Annotated[str, Meta(max_length=200)] | None = None
     continue_from: list[list[TokenId]] | None = None
     """Of each answer the ids that it has already, from another replica; a stream goes on after them."""
-    # Accepted for compatibility; they change nothing here.
-    metadata: dict[str, str] | None = None
+    service_tier: ServiceTier | None = None
+    # They change nothing here (`protocol.openai_fields`).
+    metadata: Metadata | None = None
     store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
 
 
 class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: PositiveInt | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=-1)] | None = None
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[FunctionDefinition] | None = None
+    """The older form of `tools`; `protocol.legacy` maps it."""
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=32)] | None = None
+    """For templates that know it."""
+    # They change nothing here, and other values are refused by name, as are the fields that can only be null
+    # (`protocol.openai_fields`).
+    modalities: Annotated[list[Literal["text"]], Meta(min_length=1)] | None = None
+    verbosity: Literal["medium"] | None = None
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    prediction: Prediction | None = None
+    audio: None = None
+    moderation: None = None
+    web_search_options: None = None
+    prompt_cache_options: None = None
+    # What vLLM made customary.
+    add_generation_prompt: bool | None = None
+    """False: without the mark that opens the answer. True unless said or `continue_final_message`."""
+    continue_final_message: bool | None = None
+    """The answer goes on from the last message, an assistant's, which is left open."""
+    echo: bool | None = None
+    """The answer begins with the last message's text, if that is an assistant's."""
+    chat_template_kwargs: TemplateArguments | None = None
+
+
+class PlatformChatRequest(ChatCompletionRequest, kw_only=True, forbid_unknown_fields=True):
+    """A chat as the gateway takes it: members never see `server_tools`."""
+
+    server_tools: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=32)] | None = None
+    """Names of tools that the platform calls itself (docs/server-tools.md)."""
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +169,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
     suffix: str | None = None
 
 
@@ -108,8 +180,12 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: str | None = None
     messages: list[Message] | None = None
     tools: list[Tool] | None = None
-    add_generation_prompt: bool = True
-    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateArguments | None = None
+    add_special_tokens: bool | None = None
+    """True unless said for a prompt, false for messages."""
+    return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +194,18 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 GenerationRequest = ChatCompletionRequest | CompletionRequest
+
+
+def used_service_tier(request: SamplingFields) -> UsedServiceTier | None:
+    """As answers tell it; None where the request does not ask."""
+    match request.service_tier:
+        case "auto" | "default":
+            return "default"
+        case "fast":
+            # OpenAI's other name for it.
+            return "priority"
+        case other:
+            return other
 
 
 def list_prompts(request: CompletionRequest) -> list[str | list[int]]:

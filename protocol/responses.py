@@ -4,13 +4,17 @@ from typing import Literal
 
 import msgspec
 
-from protocol.messages import ToolCall
+from protocol.messages import FunctionCall, ToolCall
 
-FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call", "abort", "error"]
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
     cached_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -18,14 +22,20 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
-def make_usage(prompt_tokens: int, completion_tokens: int, *, cached_tokens: int = 0) -> Usage:
+def make_usage(
+    prompt_tokens: int, completion_tokens: int, *, cached_tokens: int = 0, reasoning_tokens: int | None = None
+) -> Usage:
+    """reasoning_tokens: None for a model that does not think."""
+    details = msgspec.UNSET if reasoning_tokens is None else CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+        completion_tokens_details=details,
     )
 
 
@@ -58,11 +68,25 @@ class CompletionLogprobs(msgspec.Struct, kw_only=True):
     text_offset: list[int]
 
 
+class PromptLogprob(msgspec.Struct, kw_only=True):
+    """rank: 1 for the likeliest of the vocabulary."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""Of each of the prompt's tokens, by id: its own and the likeliest; null for the first, which nothing stands before."""
+
+
 class ResponseMessage(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -70,6 +94,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     message: ResponseMessage
     finish_reason: FinishReason
     logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -80,6 +105,9 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str | None = None
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class FunctionCallDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -97,7 +125,9 @@ class ToolCallDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
+    function_call: FunctionCallDelta | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
@@ -105,6 +135,7 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     delta: Delta
     finish_reason: FinishReason | None = None
     logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, kw_only=True):
@@ -115,6 +146,8 @@ class ChatCompletionChunk(msgspec.Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     system_fingerprint: str | None = None
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
@@ -122,6 +155,9 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     finish_reason: FinishReason | None = None
     logprobs: CompletionLogprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -134,9 +170,39 @@ class Completion(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     system_fingerprint: str | None = None
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelPrice(msgspec.Struct, kw_only=True):
+    """Of one token, in nano-dollars; the tier's discount is still to be taken off."""
+
+    version: str
+    prompt_nanousd: int
+    cached_prompt_nanousd: int
+    completion_nanousd: int
+    adapter_token_nanousd: int
+    """On top of each token."""
+    minimum_nanousd: int
+    """Of a request."""
+    discount_basis_points: int
+
+
+class ModelTier(msgspec.Struct, kw_only=True):
+    """The caller's tier, with its tenant's own limits in it; null: no limit."""
+
+    name: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrency: int | None
+    tokens_per_day: int | None
+    budget_nanousd_per_month: int | None
+    context_tokens: int | None
+    default_max_tokens: int
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
+    """What comes after `parent` is the gateway's."""
+
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -144,6 +210,13 @@ class ModelCard(msgspec.Struct, kw_only=True):
     max_model_len: int | None = None
     root: str | None = None
     parent: str | None = None
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    """chat | embedding"""
+    pools: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """That may serve it."""
+    price: dict[str, ModelPrice] | msgspec.UnsetType = msgspec.UNSET
+    """By pool."""
+    tier: ModelTier | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct, kw_only=True):

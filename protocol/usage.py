@@ -86,3 +86,5 @@ class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
     """JSON, at most MAX_DECISION_BYTES: why the request went where it went."""
     price_lines: tuple[PriceLine, ...] = ()
     """Their amounts add up to `cost_nanousd`; none where nothing is billed."""
+    batch_id: str | None = None
+    """The batch that it was a line of."""

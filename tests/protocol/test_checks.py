@@ -8,6 +8,9 @@ from protocol.requests import ChatCompletionRequest, CompletionRequest, list_pro
 CHAT = msgspec.json.Decoder(ChatCompletionRequest)
 COMPLETION = msgspec.json.Decoder(CompletionRequest)
 HI = b'"messages": [{"role": "user", "content": "Hi"}]'
+USER = b'{"role": "user", "content": "Hi"}'
+CALL = b'{"id": "%s", "type": "function", "function": {"name": "f", "arguments": "{}"}}'
+CALLS = b'{"role": "assistant", "tool_calls": [%s, %s]}' % (CALL % b"a", CALL % b"b")
 
 
 def chat(fields: bytes) -> ChatCompletionRequest:
@@ -18,6 +21,10 @@ def completion(fields: bytes) -> CompletionRequest:
     return decode_body(b'{"model": "m", ' + fields + b"}", COMPLETION)
 
 
+def result(call_id: bytes) -> bytes:
+    return b'{"role": "tool", "tool_call_id": "%s", "content": "1"}' % call_id
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -26,7 +33,7 @@ def completion(fields: bytes) -> CompletionRequest:
         (b'"messages": [{"role": "friend", "content": "Hi"}]', "messages[0].role"),
         (b'"messages": [{"role": "user"}]', "messages[0].content"),
         (b'"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]', "messages[0].content[0].text"),
-        (b'"messages": [{"role": "user", "content": [{"type": "image_url"}]}]', "messages[0].content[0].type"),
+        (b'"messages": [{"role": "user", "content": [{"type": "image_url"}]}]', "messages[0].content[0]"),
         (HI + b', "temperature": "hot"', "temperature"),
         (HI + b', "temperature": 2.5', "temperature"),
         (HI + b', "top_p": 0', "top_p"),
@@ -37,11 +44,10 @@ def completion(fields: bytes) -> CompletionRequest:
         (HI + b', "logit_bias": {"7": 101}', "logit_bias[...]"),
         (HI + b', "seed": 1e30', "seed"),
         (HI + b', "n": 0', "n"),
-        (HI + b', "n": 17', "n"),
+        (HI + b', "n": 129', "n"),
         (HI + b', "logprobs": 3', "logprobs"),
-        (HI + b', "top_logprobs": 21', "top_logprobs"),
-        (HI + b', "top_logprobs": -1', "top_logprobs"),
-        (HI + b', "echo": true', "echo"),
+        (HI + b', "top_logprobs": -2', "top_logprobs"),
+        (HI + b', "echo": 1', "echo"),
         (HI + b', "best_of": 2', "best_of"),
         (HI + b', "top_k": -2', "top_k"),
         (HI + b', "min_p": 1.5', "min_p"),
@@ -50,6 +56,8 @@ def completion(fields: bytes) -> CompletionRequest:
         (HI + b', "frequency_penalty": -2.5', "frequency_penalty"),
         (HI + b', "min_tokens": -1', "min_tokens"),
         (HI + b', "tools": [{"type": "function", "function": {"name": ""}}]', "tools[0].function.name"),
+        (HI + b', "tools": [{"type": "custom", "custom": {"name": "f"}}]', "tools[0].type"),
+        (HI + b', "tool_choice": {"type": "custom", "custom": {"name": "f"}}', "tool_choice.type"),
         (HI + b', "stop_token_ids": [-1]', "stop_token_ids[0]"),
         (HI + b', "stop_token_ids": [4294967296]', "stop_token_ids[0]"),
         (HI + b', "stop_token_ids": [' + b",".join([b"1"] * 129) + b"]", "stop_token_ids"),
@@ -84,14 +92,27 @@ def test_a_body_nested_without_end_is_refused() -> None:
         (HI + b', "max_tokens": 5, "max_completion_tokens": 6', "max_tokens"),
         (HI + b', "stream_options": {"include_usage": true}', "stream_options"),
         (HI + b', "top_logprobs": 2', "top_logprobs"),
+        (HI + b', "logprobs": true, "top_logprobs": 21', "top_logprobs"),
+        (HI + b', "logprobs": true, "top_logprobs": -1', "top_logprobs"),
+        (HI + b', "prompt_logprobs": 21', "prompt_logprobs"),
+        (HI + b', "prompt_logprobs": 1, "stream": true', "prompt_logprobs"),
+        (HI + b', "logprob_token_ids": [1]', "logprob_token_ids"),
+        (HI + b', "truncate_prompt_tokens": 0', "truncate_prompt_tokens"),
         (HI + b', "logprobs": false, "top_logprobs": 0', "top_logprobs"),
         (HI + b', "max_tokens": 5, "min_tokens": 6', "min_tokens"),
         (HI + b', "max_completion_tokens": 5, "min_tokens": 6', "min_tokens"),
         (HI + b', "logit_bias": {"x": 1}', "logit_bias"),
         (HI + b', "logit_bias": {"1_0": 1}', "logit_bias"),
         (HI + b', "logit_bias": {"' + b"9" * 5000 + b'": 1}', "logit_bias"),
-        (HI + b', "response_format": {"type": "json_object"}', "response_format"),
+        (HI + b', "response_format": {"type": "json_schema"}', "response_format.json_schema"),
         (HI + b', "tool_choice": "required"', "tool_choice"),
+        (HI + b', "reasoning_effort": "bogus"', "reasoning_effort"),
+        (b'"messages": [' + CALLS + b"]", "messages[0].tool_calls[0]"),
+        (b'"messages": [' + CALLS + b", " + result(b"a") + b"]", "messages[0].tool_calls[1]"),
+        (
+            b'"messages": [' + CALLS + b", " + result(b"a") + b", " + USER + b", " + result(b"b") + b"]",
+            "messages[0].tool_calls[1]",
+        ),
         (HI + b', "stop": [' + b",".join([b'"a"'] * 17) + b"]", "stop"),
     ],
 )
@@ -120,7 +141,7 @@ def test_a_prompt_is_text_or_token_ids_or_several_of_one_kind(prompt: bytes, pro
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        (b'"prompt": "a", "logprobs": 6', "logprobs"),
+        (b'"prompt": "a", "logprobs": -1', "logprobs"),
         (b'"prompt": "a", "logprobs": true', "logprobs"),
         (b'"prompt": "a", "top_logprobs": 2', "top_logprobs"),
         (b'"prompt": "a", "max_completion_tokens": 2', "max_completion_tokens"),
@@ -152,6 +173,19 @@ def test_a_completion_that_contradicts_itself_is_refused_by_name(fields: bytes, 
     with pytest.raises(ProtocolError) as caught:
         check_request(request)
     assert caught.value.param == param
+
+
+def test_custom_tools_and_unknown_efforts_are_told_what_is_taken() -> None:
+    with pytest.raises(ProtocolError, match="custom tools are not supported; describe the tool as a function"):
+        chat(HI + b', "tools": [{"type": "custom", "custom": {"name": "f"}}]')
+    with pytest.raises(ProtocolError, match="none, minimal, low, medium, high, xhigh"):
+        check_request(chat(HI + b', "reasoning_effort": "max"'))
+    for effort in (b"none", b"minimal", b"low", b"medium", b"high", b"xhigh"):
+        check_request(chat(HI + b', "reasoning_effort": "%s"' % effort))
+
+
+def test_results_in_any_order_answer_their_calls() -> None:
+    check_request(chat(b'"messages": [' + b", ".join((CALLS, result(b"b"), result(b"a"), USER)) + b"]"))
 
 
 def test_what_goes_together_is_taken() -> None:

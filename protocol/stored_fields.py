@@ -1,0 +1,18 @@
+"""What becomes of OpenAI's fields of files, batches and kept responses that are not simply served."""
+
+from protocol.openai_fields import FieldTable
+from protocol.responses_fields import RESPONSES
+
+_NO_STREAM = "a kept response is shown whole; leave it out"
+
+STORED = FieldTable(
+    {},
+    {"include": RESPONSES.refused["include"], "include_obfuscation": _NO_STREAM, "starting_after": _NO_STREAM},
+    {
+        "stream": f"only false: {_NO_STREAM}",
+        "purpose": 'only "batch", and to list "batch_output"',
+        "completion_window": 'only "24h"',
+        "endpoint": "`/v1/chat/completions`, `/v1/completions` or `/v1/embeddings`",
+    },
+    {"expires_after": "30 days without it", "output_expires_after": "30 days without it", "file": "up to 200 MB"},
+)
