@@ -21,6 +21,7 @@ LAUNCH: dict[str, Any] = {"enable_fp_fusion": True}
 _H200_MULTIPROCESSORS = 132
 _device_type = "cuda"
 _stand_in_multiprocessors: int | None = None
+_is_careful = False
 _refused: dict[str, str] = {}
 
 
@@ -54,7 +55,9 @@ def num_multiprocessors() -> int:
 def choose_ptxas() -> None:
     """Before the first kernel is compiled: a ptxas that compiles prefill right, whose probabilities are a register
     operand of wgmma, which ptxas before 13.3 miscompiles. Triton up to 3.8 brings an older one; the wheel
-    nvidia-cuda-nvcc has one that serves."""
+    nvidia-cuda-nvcc has one that serves. Where there is none, prefill is compiled in the one way that such a ptxas may
+    get right, see `must_be_careful`, and its self-check says whether it did."""
+    global _is_careful
     if "TRITON_PTXAS_PATH" in os.environ or not _has_triton():
         return
     if tuple(map(int, version("triton").split(".")[:2])) >= (3, 9):
@@ -62,20 +65,37 @@ def choose_ptxas() -> None:
     for found in Path(torch.__file__).parent.parent.glob("nvidia/cu1[3-9]/bin/ptxas"):
         os.environ["TRITON_PTXAS_PATH"] = str(found)
         return
-    refuse("paged_prefill", "ptxas before 13.3 may miscompile it; install nvidia-cuda-nvcc>=13.3")
+    log.warning("ptxas before 13.3 may miscompile prefill, which runs in one stage; install nvidia-cuda-nvcc>=13.3")
+    _is_careful = True
+
+
+def must_be_careful() -> bool:
+    """Whether ptxas may miscompile what keeps an operand of wgmma in registers while the next one is loaded."""
+    return _is_careful
+
+
+def ptxas_version(capability: tuple[int, int]) -> tuple[int, int] | None:
+    """Of the ptxas that compiles kernels for such a GPU; None without Triton."""
+    if not _has_triton():
+        return None
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    major, minor = get_ptxas(10 * capability[0] + capability[1]).version.split(".")[:2]
+    return int(major), int(minor)
 
 
 @contextmanager
-def played_by(device_type: str, *, multiprocessors: int) -> Iterator[None]:
-    """Take tensors of that device for a GPU's of so many multiprocessors, as where a stand-in interprets kernels."""
-    global _device_type, _stand_in_multiprocessors
-    before = _device_type, _stand_in_multiprocessors
-    _device_type, _stand_in_multiprocessors = device_type, multiprocessors
+def played_by(device_type: str, *, multiprocessors: int, is_careful: bool = False) -> Iterator[None]:
+    """Take tensors of that device for a GPU's of so many multiprocessors, as where a stand-in interprets kernels.
+    is_careful: as with a ptxas before 13.3."""
+    global _device_type, _stand_in_multiprocessors, _is_careful
+    before = _device_type, _stand_in_multiprocessors, _is_careful
+    _device_type, _stand_in_multiprocessors, _is_careful = device_type, multiprocessors, is_careful
     refused_before = dict(_refused)
     try:
         yield
     finally:
-        _device_type, _stand_in_multiprocessors = before
+        _device_type, _stand_in_multiprocessors, _is_careful = before
         _refused.clear()
         _refused.update(refused_before)
 

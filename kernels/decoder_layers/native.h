@@ -20,6 +20,7 @@ struct Matrix {
     const uint32_t* packed;
     const void* bias;
     LoraMatrix lora;
+    int64_t is_deterministic;
 };
 
 struct Layer {
@@ -125,7 +126,7 @@ private:
 
     void project(const Element* x, const Matrix& matrix, Element* y, int64_t out_size, int64_t in_size) {
         linear<Type>(x, matrix.packed, static_cast<const Element*>(matrix.bias), y, num_rows_, out_size, in_size,
-                     num_threads_);
+                     matrix.is_deterministic, num_threads_);
         add_lora<Type>(*lora_, matrix.lora, x, y, in_size, out_size, num_threads_);
     }
 

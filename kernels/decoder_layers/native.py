@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @mirrors("Matrix")
 class _Matrix(ctypes.Structure):
-    _fields_ = (("packed", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("lora", lora.Matrix))
+    _fields_ = (
+        ("packed", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("lora", lora.Matrix),
+        ("is_deterministic", ctypes.c_int64),
+    )
 
 
 @mirrors("Layer")
@@ -127,4 +132,5 @@ def _layer(weights: "LayerWeights") -> _Layer:
 
 def _matrix(projection: "Projection") -> _Matrix:
     pages = lora.matrix_of(projection.pages)
-    return _Matrix(address(projection.weight.tensor), address(projection.bias), pages)
+    weight = projection.weight
+    return _Matrix(address(weight.tensor), address(projection.bias), pages, weight.is_deterministic)

@@ -22,7 +22,7 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     if gpu.is_gpu(parts[0]):
         return PackedWeight(parts[0] if len(parts) == 1 else torch.cat(parts), out_size, in_size, dtype, "plain")
     if native.can_pack(parts[0]):
-        return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native")
+        return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native", is_deterministic)
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)
     # In bfloat16, oneDNN may choose another product by the number of rows, on processors with AMX at least.
     if onednn.can_pack(weight) and not (is_deterministic and dtype != torch.float32):
@@ -33,8 +33,8 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x [tokens, in] contiguous -> [tokens, out], of x's dtype.
 
-    A row's result is the same to the last bit among any number of rows where the weight is packed by our own kernel,
-    by oneDNN in float32, or to be deterministic.
+    A row's result is the same to the last bit among any number of rows where the weight is packed by our own kernel
+    (but in bfloat16 with AMX), by oneDNN in float32, or to be deterministic.
     Raises ValueError on a shape or dtype mismatch.
     """
     if x.shape[1] != weight.in_size or x.dtype != weight.dtype or not x.is_contiguous():

@@ -6,6 +6,7 @@
 
 #include "../native/pool.h"
 #include "../native/vectors.h"
+#include "tiled.h"
 
 namespace tiergate {
 
@@ -63,6 +64,9 @@ struct Product {
     const Element* bias;
     Element* y;
     int64_t num_rows, out_size, in_size;
+    // A row's bits are to be the same among any number of rows. Tiles sum in another order than vectors do, so that
+    // bfloat16 takes tiles, where there are any, for every number of rows.
+    bool is_deterministic;
 
     void run(int64_t num_threads) const {
         const int64_t num_panels = (out_size + kPanel - 1) / kPanel;
@@ -78,6 +82,10 @@ struct Product {
 private:
     void compute(int64_t first, int64_t height, int64_t panel, int64_t end) const {
         const int64_t num_units = in_size / Type::kPerUnit;
+#ifdef TIERGATE_TILES
+        if constexpr (std::is_same_v<Type, BFloat16>)
+            if (is_deterministic || num_rows >= kMinTiledRows) return compute_tiled(first, height, panel, end);
+#endif
         const LeftRows<Type> rows(x + first * in_size, height, in_size);
         const uint32_t* last = packed + (end * num_units - kUnitsPerSlice) * kPanel;
         float* sums = scratch<float, 0>(size_t(height * kPanel));
@@ -93,6 +101,20 @@ private:
         }
     }
 
+#ifdef TIERGATE_TILES
+    void compute_tiled(int64_t first, int64_t height, int64_t panel, int64_t end) const {
+        const int64_t num_units = in_size / Type::kPerUnit;
+        TiledRows rows(x + first * in_size, height, num_units);
+        float* sums = scratch<float, 0>(size_t(height * kPanel));
+        for (; panel < end; ++panel) {
+            for (int64_t unit = 0; unit < num_units; unit += kUnitsPerTiledSlice)
+                rows.multiply(packed + (panel * num_units + unit) * kPanel, unit,
+                              std::min(kUnitsPerTiledSlice, num_units - unit), sums);
+            finish(sums, first, height, panel * kPanel);
+        }
+    }
+#endif
+
     void finish(const float* sums, int64_t first, int64_t height, int64_t column) const {
         for (int64_t row = 0; row < height; ++row)
             for (int64_t i = 0; i < kPanel && column + i < out_size; i += 16) {
@@ -106,8 +128,9 @@ private:
 
 template <class Type>
 void linear(const typename Type::Element* x, const uint32_t* packed, const typename Type::Element* bias,
-            typename Type::Element* y, int64_t num_rows, int64_t out_size, int64_t in_size, int64_t num_threads) {
-    Product<Type>{x, packed, bias, y, num_rows, out_size, in_size}.run(num_threads);
+            typename Type::Element* y, int64_t num_rows, int64_t out_size, int64_t in_size, bool is_deterministic,
+            int64_t num_threads) {
+    Product<Type>{x, packed, bias, y, num_rows, out_size, in_size, is_deterministic}.run(num_threads);
 }
 
 }  // namespace tiergate

@@ -9,10 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """dtype: of the numbers, which `tensor` may hold in another guise."""
+    """dtype: of the numbers, which `tensor` may hold in another guise. is_deterministic: as in `pack`."""
 
     tensor: Tensor = field(repr=False)
     out_size: int
     in_size: int
     dtype: torch.dtype
     layout: Literal["native", "onednn", "plain", "tiles"]
+    is_deterministic: bool = False

@@ -1,5 +1,8 @@
 """Where adapters lie: pages of 16 rank columns, numbered alike in all projections of all layers."""
 
+import ctypes
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -45,6 +48,13 @@ class LoraPages:
         """Nothing of the page counts any more."""
         self.ranks[page] = 0
 
+    def release(self, page: int) -> None:
+        """Clear it, and give a CPU's memory back to the system: the page is as if it had never been written."""
+        self.clear(page)
+        if self.a.device.type == "cpu" and hasattr(mmap, "MADV_DONTNEED"):
+            for tensor in (self.a[page], self.b[page]):
+                _give_back(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+
 
 def empty_pages(
     num_pages: int, *, in_size: int, slice_sizes: Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
@@ -54,8 +64,23 @@ def empty_pages(
     for size in slice_sizes:
         offsets.append(offsets[-1] + size)
     return LoraPages(
-        a=torch.empty(num_pages, len(slice_sizes), PAGE_RANKS, in_size, dtype=dtype, device=device),
-        b=torch.empty(num_pages, PAGE_RANKS, offsets[-1], dtype=dtype, device=device),
+        a=_empty((num_pages, len(slice_sizes), PAGE_RANKS, in_size), dtype, device),
+        b=_empty((num_pages, PAGE_RANKS, offsets[-1]), dtype, device),
         ranks=torch.zeros(num_pages, len(slice_sizes), dtype=torch.int32, device=device),
         offsets=tuple(offsets),
     )
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str | torch.device) -> Tensor:
+    """On a CPU it begins where one of the system's pages does, so that most rows consist of whole ones."""
+    if torch.device(device).type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _give_back(begin: int, end: int) -> None:
+    """What of the system's pages lies between the addresses as a whole."""
+    begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin < end:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)

@@ -1,7 +1,7 @@
 """The CPU's own kernels, in C++: each operation's `native.h`, compiled to one library at first use.
 
-They need an x86-64 processor with AVX2, better with AVX-512 and its bfloat16 instructions, and a compiler. Where one is
-missing the torch paths compute the same, slower.
+They need an x86-64 processor with AVX2, better with AVX-512 and its bfloat16 instructions or with AMX, and a compiler.
+Where one is missing the torch paths compute the same, slower.
 """
 
 import ctypes
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kernels.native.build import BuildError, WrongInstructions, build, instruction_set
+from kernels.native.build import BuildError, build
+from kernels.native.isa import WrongInstructions
 
 __all__ = [
     "WrongInstructions",
@@ -34,7 +35,7 @@ _SIGNATURES = {
     # p: pointer, i: integer, f: float; see library.cpp.
     "panel_size": "",
     "pack_weight": "ipiipi",
-    "linear": "ippppiiii",
+    "linear": "ippppiiiii",
     "paged_attention": "ipippppi",
     "rms_norm": "ipippiiifi",
     "rope": "ipippiiii",
@@ -55,8 +56,9 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 def library() -> ctypes.CDLL | None:
     """None where this machine cannot have it; the reason is logged once. Raises WrongInstructions."""
     try:
-        loaded = ctypes.CDLL(str(build()))
-        log.info("native kernels for %s", instruction_set())
+        path, isa = build()
+        loaded = ctypes.CDLL(str(path))
+        log.info("native kernels for %s", isa)
     except (BuildError, OSError) as error:
         log.warning("no native kernels, torch's slower ones are used: %s", " ".join(str(error).split())[:500])
         return None

@@ -20,7 +20,12 @@ struct Mask {
     __m256 low, high;
 };
 
+#ifdef TIERGATE_EMULATED_TILES
+// Panels as processors with tiles have them.
+constexpr int64_t kPanel = 64;
+#else
 constexpr int64_t kPanel = 32;
+#endif
 // 16 KiB, half of the nearest cache.
 constexpr int64_t kUnitsPerSlice = 128;
 constexpr int64_t kRowsPerBlock = 96;

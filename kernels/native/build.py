@@ -4,28 +4,24 @@ python -m kernels.native.build
 """
 
 import hashlib
+import logging
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
+from kernels.native.isa import NoKernels, flags, instruction_sets
+
+log = logging.getLogger("tiergate.kernels")
 
 _FLAGS = (
     *("-std=c++20", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-pthread"),
     "-fvisibility=hidden",
 )
-_TARGETS = {
-    "avx512": (
-        ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_bf16"),
-        ("-march=x86-64-v4", "-mavx512bf16"),
-    ),
-    "avx2": (("avx2", "fma3", "f16c", "bmi2", "lzcnt"), ("-march=x86-64-v3",)),
-}
-"""Sets of instructions that there are kernels for, best first: what torch calls them, and the compiler's flags."""
-ISA_VARIABLE = "TIERGATE_KERNELS_ISA"
 _COMPILERS = ("c++", "g++", "clang++")
 _KERNELS = Path(__file__).parent.parent
 _LIMIT_S = 300
@@ -35,58 +31,56 @@ class BuildError(Exception):
     """Why there is no library."""
 
 
-class WrongInstructions(ValueError):
-    """The operator's choice cannot be had: one line naming the variable."""
+class CompilationError(BuildError):
+    """The compiler ran and made nothing."""
 
 
-def instruction_set() -> str:
-    """What the kernels use: the best that this processor has, or what TIERGATE_KERNELS_ISA says.
+class Built(NamedTuple):
+    """A library and the instructions that it uses."""
 
-    Raises BuildError where there are no kernels for this processor, and WrongInstructions.
+    path: Path
+    isa: str
+
+
+def build() -> Built:
+    """The library for the best instructions that the processor has, the system permits and the compiler knows; compiles
+    unless that was done before. Raises BuildError, OSError and WrongInstructions.
     """
-    chosen = os.environ.get(ISA_VARIABLE)
-    if chosen:
-        if chosen not in _TARGETS:
-            raise WrongInstructions(f"{ISA_VARIABLE}: {chosen!r} is none of {', '.join(_TARGETS)}")
-        if not _has(chosen):
-            raise WrongInstructions(f"{ISA_VARIABLE}: this processor has no {chosen}; unset it for the best there is")
-        return chosen
-    best = next(filter(_has, _TARGETS), None)
-    if best is None:
-        raise BuildError("there are kernels for processors with AVX2 and for those with AVX-512, and this has neither")
-    return best
+    try:
+        return build_first(instruction_sets())
+    except NoKernels as error:
+        raise BuildError(str(error)) from error
 
 
-def flags() -> tuple[str, ...]:
-    """The compiler's. Raises as `instruction_set`."""
-    return _FLAGS + _TARGETS[instruction_set()][1]
+def build_first(candidates: Sequence[str]) -> Built:
+    """For the first of these that the compiler knows; tells why for those before it. Raises BuildError and OSError."""
+    for isa in candidates[:-1]:
+        try:
+            return Built(_build(isa), isa)
+        except CompilationError as error:
+            log.warning("no kernels for %s, the next best are used: %s", isa, " ".join(str(error).split())[:500])
+    return Built(_build(candidates[-1]), candidates[-1])
 
 
-def _has(name: str) -> bool:
-    capabilities = torch.cpu.get_capabilities()
-    return all(capabilities.get(feature) for feature in _TARGETS[name][0])
-
-
-def build() -> Path:
-    """The library's path; compiles unless that was done before. Raises BuildError or OSError."""
-    target = _cache_folder() / f"tiergate-kernels-{_version()}.so"
+def _build(isa: str) -> Path:
+    target = _cache_folder() / f"tiergate-kernels-{_version(isa)}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             draft = Path(folder) / target.name
-            _compile(draft)
+            _compile(draft, isa)
             # Whole or not at all, whoever else compiles at the same time.
             draft.replace(target)
     return target
 
 
-def _compile(target: Path) -> None:
+def _compile(target: Path, isa: str) -> None:
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler (looked for {', '.join(_COMPILERS)} and the variable CXX)")
     native = _KERNELS / "native"
     exported = f"-Wl,--version-script={native / 'exported.map'}"
-    command = [*shlex.split(compiler), *flags(), exported, "-o", str(target), str(native / "library.cpp")]
+    command = [*shlex.split(compiler), *_FLAGS, *flags(isa), exported, "-o", str(target), str(native / "library.cpp")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired as error:
@@ -95,13 +89,13 @@ def _compile(target: Path) -> None:
         raise BuildError(f"cannot run {compiler}: {error.strerror}") from error
     if done.returncode != 0:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-        raise BuildError(f"{compiler} failed: {first or f'exit status {done.returncode}'}")
+        raise CompilationError(f"{compiler} failed: {first or f'exit status {done.returncode}'}")
 
 
-def _version() -> str:
+def _version(isa: str) -> str:
     """Names the sources and flags; any change compiles anew."""
-    digest = hashlib.sha256(repr((flags(), os.environ.get("CXX"))).encode())
-    patterns = ("*/native.h", "native/*.h", "native/*.cpp", "native/*.map")
+    digest = hashlib.sha256(repr((_FLAGS, flags(isa), os.environ.get("CXX"))).encode())
+    patterns = ("*/*.h", "native/*.cpp", "native/*.map")
     for path in sorted(path for pattern in patterns for path in _KERNELS.glob(pattern)):
         digest.update(f"{path.relative_to(_KERNELS)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -116,4 +110,4 @@ def _cache_folder() -> Path:
 
 
 if __name__ == "__main__":
-    print(build())  # noqa: T201
+    print(build().path)  # noqa: T201

@@ -74,7 +74,7 @@ static const std::vector<Layout>& layouts() {
         }(),
         [] {
             using Struct = Matrix;
-            return Layout{"Matrix", {sizeof(Struct), AT(packed), AT(bias), AT(lora)}};
+            return Layout{"Matrix", {sizeof(Struct), AT(packed), AT(bias), AT(lora), AT(is_deterministic)}};
         }(),
         [] {
             using Struct = Layer;
@@ -123,10 +123,10 @@ int64_t pack_weight(int64_t is_bfloat16, const void* weight, int64_t out_size, i
 }
 
 int64_t linear(int64_t is_bfloat16, const void* x, const void* packed, const void* bias, void* y, int64_t num_rows,
-               int64_t out_size, int64_t in_size, int64_t num_threads) {
+               int64_t out_size, int64_t in_size, int64_t is_deterministic, int64_t num_threads) {
     return with_type(is_bfloat16, [&]<class T>() {
         linear<T>(in<T>(x), static_cast<const uint32_t*>(packed), in<T>(bias), out<T>(y), num_rows, out_size, in_size,
-                  num_threads);
+                  is_deterministic, num_threads);
     });
 }
 

@@ -3,7 +3,7 @@
 // Matrix products work on units of 4 bytes: one float, or two neighbouring bfloat16. A unit of the left side is
 // broadcast and multiplied with 16 units of the right side; so one kernel serves both formats. `Left` is what the left
 // side's numbers are kept as. Sums run over the units in their order, for every row alike: a row's bits do not depend on
-// how many rows there are.
+// how many rows there are. AMX's tiles (linear/tiled.h) sum in another order.
 //
 // Each set of instructions has a header with the same names: types Lanes (16 floats), Units (16 units) and Mask;
 // arithmetic; Float32 and BFloat16, whose `load`, `store` and `join` touch only the first `count` of 16 numbers, `join`

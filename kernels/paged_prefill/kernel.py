@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu import LAUNCH
+from kernels import gpu
 from kernels.paged_prefill.plan import tile_rows
 
 if TYPE_CHECKING:
@@ -109,9 +109,10 @@ def paged_prefill(q: Tensor, cache: Tensor, tables: "PrefillTables", *, scale: f
     y = q.new_empty((num_tokens, num_heads * dim))
     if num_tokens:
         tuning = _TUNING[q.element_size()]
+        num_stages = 1 if gpu.must_be_careful() else tuning["num_stages"]
         _prefill[(len(tables.items), kv_heads)](
             q, cache, tables.blocks, tables.items, y, scale * _LOG2_E, q.stride(0), tables.blocks.stride(0),
-            kv_heads, group, rows, dim, block_size, tuning["tile"], tables.window or 0, tuning["num_stages"],
-            num_warps=tuning["num_warps"], **LAUNCH,
+            kv_heads, group, rows, dim, block_size, tuning["tile"], tables.window or 0, num_stages,
+            num_warps=tuning["num_warps"], **gpu.LAUNCH,
         )  # fmt: skip
     return y

@@ -22,6 +22,15 @@ def penalize(
     reference.penalize(logits, rows, ids, counts, presence, frequency, repetition)
 
 
+def forbid(logits: Tensor, rows: list[int], allowed: Tensor) -> None:
+    """Set to -inf what a row must not choose, in place.
+
+    logits [n, vocab] fp32; rows: those concerned, ascending; allowed [len(rows), any] int32, dense, on the CPU: bit
+    t % 32 of word t // 32 tells whether token t may be chosen.
+    """
+    reference.forbid(logits, rows, allowed)
+
+
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:
     """Draw an id for each row from the truncated softmax(logits / temperature).
 

@@ -20,7 +20,7 @@ _BITS_OF_ONE = tl.constexpr(0x3F800000)
 
 @triton.jit
 def _adjust(
-    logits, out, slots, counts, presence, frequency, repetition, allowed, stride, stride_allowed, vocab,
+    logits, out, slots, counts, presence, frequency, repetition, masks, allowed, stride, stride_allowed, vocab,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Penalties and what is allowed, into fp32."""
@@ -34,15 +34,17 @@ def _adjust(
         value = tl.where(count > 0, tl.where(value > 0, value / repeated, value * repeated), value)
         count = count & (_IN_PROMPT - 1)
         value -= tl.load(frequency + row) * count + tl.where(count > 0, tl.load(presence + row), 0.0)
-    words = tl.load(allowed + row * stride_allowed + at // 32, mask=mask, other=0)
-    value = tl.where((words >> (at % 32)) & 1 != 0, value, float("-inf"))
+    of_mask = tl.load(masks + row).to(tl.int64)
+    if of_mask >= 0:
+        words = tl.load(allowed + of_mask * stride_allowed + at // 32, mask=mask, other=0)
+        value = tl.where((words >> (at % 32)) & 1 != 0, value, float("-inf"))
     tl.store(out + row * vocab + at, value, mask=mask)
 
 
 @triton.jit
-def _bias(out, starts, ids, values, vocab, BLOCK: tl.constexpr):
+def _bias(out, starts, ends, ids, values, vocab, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    end = tl.load(starts + row + 1)
+    end = tl.load(ends + row)
     for first in range(tl.load(starts + row), end, BLOCK):
         at = first + tl.arange(0, BLOCK)
         mask = at < end
@@ -176,10 +178,12 @@ def choose(logits: Tensor, p: "StepParameters") -> Tensor:
     if n:
         adjusted = torch.empty((n, vocab), dtype=torch.float32, device=logits.device)
         _adjust[(n, triton.cdiv(vocab, _ADJUST_BLOCK))](
-            logits, adjusted, p.slots, p.counts, p.presence, p.frequency, p.repetition, p.allowed, logits.stride(0),
-            p.allowed.stride(0), vocab, _ADJUST_BLOCK, num_warps=8, **LAUNCH,
+            logits, adjusted, p.slots, p.counts, p.presence, p.frequency, p.repetition, p.masks, p.allowed,
+            logits.stride(0), p.allowed.stride(0), vocab, _ADJUST_BLOCK, num_warps=8, **LAUNCH,
         )  # fmt: skip
-        _bias[(n,)](adjusted, p.bias_starts, p.bias_ids, p.bias_values, vocab, _BIASES, num_warps=2, **LAUNCH)
+        _bias[(n,)](
+            adjusted, p.bias_starts, p.bias_ends, p.bias_ids, p.bias_values, vocab, _BIASES, num_warps=2, **LAUNCH
+        )
         _draw[(n,)](
             adjusted, ids, p.temperature, p.top_k, p.top_p, p.min_p, p.uniform, p.slots, p.counts, vocab,
             _TILE, _SMALL_TILE, num_warps=_TILE // 256, **LAUNCH,

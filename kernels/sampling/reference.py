@@ -3,11 +3,12 @@ near-equal probabilities that swap places between batches then move the outcome 
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from kernels.sampling.step import StepParameters
+    from kernels.sampling.step import StepParameters, Wanted
 
 _FEW = 65
 """More need torch's slower way to find them; one more than the 64 that are sometimes asked for, to see whether another
@@ -26,6 +27,17 @@ def penalize(
     used = logits[rows, ids]
     used = torch.where(used > 0, used / repetition, used * repetition)
     logits[rows, ids] = used - frequency * counts - presence * (counts > 0)
+
+
+def forbid(logits: Tensor, rows: list[int], allowed: Tensor) -> None:
+    vocab = logits.shape[-1]
+    bits = np.unpackbits(~allowed.numpy().view(np.uint8), axis=1, count=vocab, bitorder="little")
+    is_forbidden = torch.from_numpy(bits.view(np.bool_))
+    if len(rows) == len(logits):
+        logits.masked_fill_(is_forbidden, float("-inf"))
+        return
+    for row, is_out in zip(rows, is_forbidden, strict=True):
+        logits[row].masked_fill_(is_out, float("-inf"))
 
 
 def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,7 +138,7 @@ def _invert(weights: Tensor, target: Tensor) -> Tensor:
 
 def choose(logits: Tensor, p: "StepParameters") -> Tensor:
     """Of `kernels.sampling.step`; row by row where numbers differ, so that it waits for a GPU."""
-    n, vocab = logits.shape
+    vocab = logits.shape[1]
     adjusted = logits.float().cpu()
     counts, slots = p.counts, p.slots.long()
     rows = (slots >= 0).nonzero()[:, 0]
@@ -135,12 +147,13 @@ def choose(logits: Tensor, p: "StepParameters") -> Tensor:
     rows_of = rows.cpu()[places]
     penalties = (each.cpu()[rows_of] for each in (p.presence, p.frequency, p.repetition))
     penalize(adjusted, rows_of, ids, used[places, ids] & (_IN_PROMPT - 1), *penalties)
-    starts = p.bias_starts.cpu().long()
-    biased = torch.arange(n).repeat_interleave(starts[1:] - starts[:-1])
-    taken = slice(int(starts[0]), int(starts[-1]))
-    adjusted[biased, p.bias_ids.cpu().long()[taken]] += p.bias_values.cpu()[taken]
+    for row, (start, end) in enumerate(zip(p.bias_starts.tolist(), p.bias_ends.tolist(), strict=True)):
+        if end > start:
+            adjusted[row, p.bias_ids[start:end].cpu().long()] += p.bias_values[start:end].cpu()
     at = torch.arange(vocab)
-    adjusted.masked_fill_((p.allowed.cpu()[:, at // 32] >> (at % 32)) & 1 == 0, float("-inf"))
+    for row, mask in enumerate(p.masks.tolist()):
+        if mask >= 0:
+            adjusted[row].masked_fill_((p.allowed[mask].cpu()[at // 32] >> (at % 32)) & 1 == 0, float("-inf"))
     best, chosen = greedy(adjusted)
     parameters = [each.cpu() for each in (p.temperature, p.top_k.long(), p.top_p, p.min_p, p.uniform)]
     random = ((parameters[0] >= 1e-5) & best.isfinite()).nonzero()[:, 0]
@@ -151,3 +164,14 @@ def choose(logits: Tensor, p: "StepParameters") -> Tensor:
     counted = rows[chosen[rows] >= 0]
     counts[slots[counted], chosen[counted]] += 1
     return chosen.int()
+
+
+def score(logits: Tensor, ids: Tensor, wanted: "Wanted", *, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of `kernels.sampling.step`; row by row where rows ask for ids, so that it waits for a GPU."""
+    logits = logits.float()
+    own, top, top_ids = logprobs(logits, ids.long().clamp(min=0), num_top=most)
+    for row, (place, num) in enumerate(zip(wanted.asked.tolist(), wanted.nums.tolist(), strict=True)):
+        if place >= 0:
+            every = logits[row].log_softmax(dim=-1)
+            wanted.asked_logprobs[place, :num] = every[wanted.asked_ids[place, :num].long()]
+    return own, top, top_ids.int()

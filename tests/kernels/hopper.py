@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import triton
-from torch.utils._python_dispatch import _disable_current_modes
 from triton.backends.compiler import GPUTarget
 
 from kernels import gpu
@@ -63,17 +63,16 @@ class Hopper:
             # Stream, function, packed metadata, launch metadata and two hooks stand before the arguments.
             args = rest[6:]
             self.launched.append(self._cubins[metadata.hash])
-            if not self.interprets:
-                return
 
             def run() -> None:
-                # What the interpreter does with tensors is no part of a graph that is being captured.
-                with _disable_current_modes(), watched(metadata.name, args):
+                with watched(metadata.name, args):
                     interpret(source.fn, (x, y, z), args)
 
-            run()
             if self.recorder is not None:
+                # As a real capture, which computes nothing.
                 self.recorder(run)
+            elif self.interprets:
+                run()
 
         return launch
 
@@ -88,13 +87,25 @@ def the_hopper() -> Hopper:
 
 
 @contextmanager
+def _outputs_filled() -> Iterator[None]:
+    """What torch allocates without a value holds NaN, or the largest integer: a result that is not written shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
 def on_hopper(*, interprets: bool = True) -> Iterator[Hopper]:
     """Kernels take CPU tensors. When it ends, nothing that was launched may have a fault. interprets: else compiled
     only, for shapes that would take long."""
     hopper = the_hopper()
     hopper.launched.clear()
     hopper.interprets = interprets
-    with gpu.played_by("cpu", multiprocessors=NUM_MULTIPROCESSORS):
+    with gpu.played_by("cpu", multiprocessors=NUM_MULTIPROCESSORS), _outputs_filled():
         yield hopper
     faults = sorted({fault for cubin in hopper.launched for fault in cubin.faults()})
     assert not faults, faults

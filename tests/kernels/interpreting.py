@@ -71,13 +71,16 @@ def _patched() -> Iterator[None]:
 
 @cache
 def _mends() -> dict[str, Callable[..., Any]]:
-    dot, cast, binary = _Builder.create_dot, _Builder.cast_impl, _Builder.binary_op
+    cast, binary = _Builder.cast_impl, _Builder.binary_op
     to_fp = _Builder.create_fp_to_fp
 
     def create_dot(self: Any, a: Any, b: Any, acc: Any, precision: Any, *rest: Any) -> Any:
         if a.dtype.scalar == tl.float32 and "IEEE" not in str(precision):
             raise ValueError('tl.dot of float32 without input_precision="ieee" is TF32 on a GPU')
-        return dot(self, _widened(a), _widened(b), acc, precision, *rest)
+        a_wide, b_wide = _widened(a), _widened(b)
+        # In double precision: of float32 products BLAS gives a row other bits at another place of the matrix.
+        sums = a_wide.data.astype(np.float64) @ b_wide.data.astype(np.float64) + acc.data
+        return _Handle(sums.astype(acc.data.dtype), acc.dtype.scalar)
 
     def cast_impl(self: Any, value: Any, to: Any) -> Any:
         if value.dtype.scalar == _HALF:

@@ -1,8 +1,9 @@
 """A CUDA graph that is not there: records what a function does to tensors, and replays that without the function.
 
-What a real capture forbids raises here: a value read back, a shape that depends on values, a tensor made of Python
-numbers. What a real graph freezes is frozen: addresses, and Python's numbers. Before a replay all memory that was made
-during the capture is poisoned, so that whatever is read before this replay wrote it shows.
+Kernels of Triton compute in replays only. What a real capture forbids raises here: a value read back, a shape that
+depends on values, a tensor made of Python numbers. What a real graph freezes is frozen: addresses, and Python's
+numbers. Before a replay all memory that was made during the capture is poisoned, so that whatever is read before this
+replay wrote it shows.
 """
 
 from collections.abc import Callable, Iterator

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import kernels.paged_prefill.kernel
+from kernels import gpu
 from kernels.paged_prefill import PrefillTables, paged_prefill, plan_prefill, tile_rows
 from kernels.paged_prefill.reference import paged_prefill as reference
 from tests.kernels.accuracy import assert_exact, generator, with_gaps
@@ -58,6 +59,20 @@ def test_prefill_is_right(
     (cubin,) = hopper.launched
     assert cubin.num_wide_loads
     assert dtype == torch.float32 or cubin.count("HGMMA"), cubin
+
+
+def test_with_a_ptxas_that_miscompiles_it_prefill_runs_in_one_stage() -> None:
+    """Without copies that overlap the products; whether it is right there, the self-check says at start."""
+    cache = make_cache([70], kv_heads=1, head_dim=64, dtype=torch.bfloat16)
+    q = _queries(70, 1, 64, torch.bfloat16)
+    copies = []
+    for is_careful in (False, True):
+        with on_hopper() as hopper, gpu.played_by("cpu", multiprocessors=5, is_careful=is_careful):
+            out = paged_prefill(q, cache.tensor, _tables(cache, [70], 1), scale=0.125)
+            copies.append(hopper.launched[-1].count("LDGSTS"))
+        assert_exact(out, attend(q, cache, 0, 0), reference(
+            q, cache.tensor, cache.blocks, [70], [70], scale=0.125, window=None))  # fmt: skip
+    assert copies[0] > 0 and copies[1] == 0
 
 
 @pytest.mark.parametrize("window", [None, 50])

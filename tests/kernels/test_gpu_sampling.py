@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 import kernels.sampling.kernel
-from kernels.sampling import sample
+import kernels.sampling.logprobs_kernel
+from kernels.sampling import logprobs, sample
 from kernels.sampling.reference import choose as reference
-from kernels.sampling.step import IN_PROMPT, StepParameters, choose
+from kernels.sampling.step import IN_PROMPT, StepParameters, Wanted, choose, score
 from tests.kernels.accuracy import generator, with_gaps
 from tests.kernels.hopper import Hopper
 from tests.kernels.memory_watch import MemoryFault
@@ -33,9 +34,11 @@ def _parameters(n: int, *, vocab: int = VOCAB, seed: int = 0) -> StepParameters:
         repetition=torch.ones(n),
         slots=torch.full((n,), -1, dtype=torch.int32),
         counts=torch.zeros(n + 2, vocab, dtype=torch.int32),
-        bias_starts=torch.zeros(n + 1, dtype=torch.int32),
+        bias_starts=torch.zeros(n, dtype=torch.int32),
+        bias_ends=torch.zeros(n, dtype=torch.int32),
         bias_ids=torch.zeros(4 * n, dtype=torch.int32),
         bias_values=torch.zeros(4 * n),
+        masks=torch.full((n,), -1, dtype=torch.int32),
         allowed=torch.full((n, words), -1, dtype=torch.int32),
     )
 
@@ -104,14 +107,16 @@ def _penalised(n: int) -> StepParameters:
         frequency=torch.tensor([0.0, 0.3, -0.5, 1.0])[:n],
         repetition=torch.tensor([1.0, 1.3, 0.7, 2.0])[:n],
         slots=torch.tensor([5, 1, -1, 0], dtype=torch.int32)[:n],
-        bias_starts=torch.tensor([0, 2, 2, 5, 6], dtype=torch.int32)[: n + 1],
+        bias_starts=torch.tensor([0, 2, 2, 5], dtype=torch.int32)[:n],
+        bias_ends=torch.tensor([2, 2, 5, 6], dtype=torch.int32)[:n],
+        masks=torch.tensor([-1, 3, -1, 1], dtype=torch.int32)[:n],
     )
     p.counts.copy_(torch.randint(0, 3, p.counts.shape, generator=generator(5)) * (torch.arange(VOCAB) % 3 == 0))
     p.counts[:, ::5] |= IN_PROMPT
     p.bias_ids[:6] = torch.tensor([3, 1036, 1, 2, 3, 700])
     p.bias_values[:6] = torch.tensor([float("-inf"), 2.0, 100.0, -5.0, float("-inf"), 9.0])
-    p.allowed[1, :] = 0x5555_5555
-    p.allowed[3, 4:] = 0
+    p.allowed[3, :] = 0x5555_5555
+    p.allowed[1, 4:] = 0
     return p
 
 
@@ -138,8 +143,9 @@ def test_a_row_draws_the_same_in_any_batch(hopper: Hopper) -> None:
             p,
             **own,
             slots=p.slots[i : i + 1],
-            bias_starts=p.bias_starts[i : i + 2].contiguous(),
-            allowed=p.allowed[i : i + 1],
+            bias_starts=p.bias_starts[i : i + 1],
+            bias_ends=p.bias_ends[i : i + 1],
+            masks=p.masks[i : i + 1],
             counts=p.counts.clone(),
         )
         assert choose(logits[i : i + 1], alone).item() == together[i].item()
@@ -172,6 +178,78 @@ def test_faults_planted_into_sampling_are_found(
         for kind, function in enumerate((choose, faulty.choose)):
             chosen[kind] += function(logits, replace(p, counts=p.counts.clone())).tolist()
     assert chosen[0] != chosen[1]
+
+
+def _wanted(nums: Tensor, *, asked: tuple[int, ...] | None = None, ids: Tensor | None = None) -> Wanted:
+    places = torch.full_like(nums, -1) if asked is None else torch.tensor(asked).int()
+    asked_ids = torch.zeros((1, 1), dtype=torch.int32) if ids is None else ids.int()
+    return Wanted(nums, places, asked_ids, torch.full(asked_ids.shape, float("nan")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_probabilities_of_ids_that_are_asked_for(hopper: Hopper, dtype: torch.dtype) -> None:
+    """More than a block of them, none, and beside rows that want the likeliest or nothing."""
+    logits = with_gaps(_logits(4, vocab=5000).to(dtype), gap=24)
+    ids, nums = torch.tensor([4999, 3, 8, 17]).int(), torch.tensor([200, 3, -1, 0]).int()
+    of_first = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:200]
+    asked_ids = torch.zeros(3, 256)
+    asked_ids[2, :200] = of_first
+    wanted = _wanted(nums, asked=(2, -1, -1, 0), ids=asked_ids)
+    own, top, _ = score(logits, ids, wanted, most=20)
+    every = logits.float().log_softmax(dim=-1)
+    assert torch.allclose(wanted.asked_logprobs[2, :200], every[0, of_first], atol=1e-5)
+    assert wanted.asked_logprobs[2, 200:].isnan().all() and wanted.asked_logprobs[:2].isnan().all()
+    assert torch.allclose(own[[0, 1, 3]], every[[0, 1, 3], ids[[0, 1, 3]].long()], atol=1e-5)
+    assert torch.allclose(top[1, :3], every[1].topk(3).values, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_probabilities_are_those_of_the_cpu(hopper: Hopper, dtype: torch.dtype) -> None:
+    logits = with_gaps(_logits(5, vocab=5000).to(dtype), gap=24)
+    logits[3, [17, 4999]] = 20.0
+    ids, num_tops = torch.tensor([4999, 3, -1, 17, 8]).int(), torch.tensor([20, -1, 5, 3, 0]).int()
+    own, top, top_ids = score(logits, ids, _wanted(num_tops), most=20)
+    true_own, true_top, _ = logprobs(logits.float(), ids.long().clamp(min=0), num_top=20)
+    assert torch.allclose(own[[0, 3, 4]], true_own[[0, 3, 4]], atol=1e-5)
+    for row, count in ((0, 20), (3, 3)):
+        assert torch.allclose(top[row, :count], true_top[row, :count], atol=1e-5)
+        found = logits[row].float().sort(descending=True, stable=True).indices[:count]
+        assert top_ids[row, :count].tolist() == found.tolist()
+    alone = score(logits[:1], ids[:1], _wanted(num_tops[:1]), most=20)
+    assert torch.equal(alone[0], own[:1]) and torch.equal(alone[1], top[:1]) and torch.equal(alone[2], top_ids[:1])
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ("mask=at < vocab", "mask=at <= vocab", "outside"),
+        ("own + row,", "own + row // 2,", "both write"),
+        ("top + row * MOST", "top + row", "both write"),
+        ("& (at > last_at)", "& (at >= last_at)", None),
+        ("tl.exp(value - peak)", "tl.exp(value)", None),
+        ("value - level, mask=at < wanted", "value - level", "outside"),
+        ("place_asked + at, value - level", "place_asked + wanted - 1 - at, value - level", None),
+    ],
+)
+def test_faults_planted_into_log_probabilities_are_found(
+    hopper: Hopper, tmp_path: Path, right: str, wrong: str, found: str | None
+) -> None:
+    faulty = planted(kernels.sampling.logprobs_kernel, tmp_path, right, wrong)
+    logits = _logits(3)
+    logits[:, 5] = logits[:, 9] = 90.0
+    logits[2, 7] = 95.0
+    ids, nums = torch.tensor([4, 3, 1]).int(), torch.tensor([4, 4, 4]).int()
+    wanted = _wanted(nums, asked=(-1, -1, 0), ids=torch.tensor([[7, 5, 9, 2]]))
+    if found:
+        with pytest.raises(MemoryFault, match=found):
+            faulty.score(logits, ids, wanted, most=4)
+        return
+    theirs_asked = replace(wanted, asked_logprobs=wanted.asked_logprobs.clone())
+    ours = (*score(logits, ids, wanted, most=4), wanted.asked_logprobs)
+    theirs = (*faulty.score(logits, ids, theirs_asked, most=4), theirs_asked.asked_logprobs)
+    # What nobody wants is NaN.
+    ours, theirs = (tuple(each.nan_to_num(7.0) for each in found) for found in (ours, theirs))
+    assert not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_parameters_that_do_not_fit_are_refused(hopper: Hopper) -> None:

@@ -25,6 +25,12 @@ def _shift(x, FROM: tl.constexpr, TO: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _leave_out(x, y, n, written, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n, other=0.0), mask=at < written)
+
+
+@triton.jit
 def _chase(x, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at, tl.load(x + at + BLOCK))
@@ -65,6 +71,16 @@ def _sum_of_halves(x, y, BLOCK: tl.constexpr):
 @triton.jit
 def _count(x, BLOCK: tl.constexpr):
     tl.atomic_add(x + tl.arange(0, BLOCK), 1)
+
+
+def test_what_a_launch_leaves_unwritten_is_nan(hopper: Hopper) -> None:
+    """However the memory was used before."""
+    x = torch.ones(64)
+    for _ in range(3):
+        y = torch.empty(64)
+        _leave_out[(1,)](x, y, 64, 60, 64, **LAUNCH)
+        assert y[:60].eq(1).all() and y[60:].isnan().all()
+        y.fill_(1)
 
 
 def test_a_sound_kernel_passes_and_is_read_back(hopper: Hopper) -> None:

@@ -1,5 +1,7 @@
 """The work list and the pages, over random steps: every token once, true ranks only, the right deltas."""
 
+import mmap
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -119,6 +121,22 @@ def test_what_does_not_fit_a_page_is_refused() -> None:
     assert pages.ranks.tolist() == [[0, 0, 0], [0, 0, 3]]
     pages.clear(1)
     assert not pages.ranks.any()
+
+
+def test_a_page_that_is_released_is_the_systems_again_and_its_neighbours_stay() -> None:
+    # Rows of one of the system's pages each.
+    columns = mmap.PAGESIZE // (PAGE_RANKS * 4)
+    pages = empty_pages(3, in_size=columns, slice_sizes=[columns], dtype=torch.float32)
+    for page in range(3):
+        pages.write(page, 0, torch.ones(PAGE_RANKS, columns), torch.ones(PAGE_RANKS, columns))
+    pages.release(1)
+    assert pages.ranks.flatten().tolist() == [PAGE_RANKS, 0, PAGE_RANKS]
+    for tensor in (pages.a, pages.b):
+        # What the system gives anew is zero.
+        assert [bool(row.any()) for row in tensor] == [True, False, True]
+        assert bool(tensor[[0, 2]].all())
+    pages.write(1, 0, torch.ones(3, columns), torch.ones(3, columns))
+    assert pages.ranks[1].tolist() == [3] and bool(pages.a[1, 0, :3].all())
 
 
 def test_a_plan_is_contiguous_and_of_small_integers() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import kernels.native
-from kernels.native import WrongInstructions, instruction_set, library, mirrors, set_num_threads
-from kernels.native.build import BuildError, build, flags
+from kernels.native import library, mirrors, set_num_threads
+from kernels.native.build import BuildError, build
 from kernels.rms_norm import native as rms_norm_native
 from kernels.rms_norm import reference as rms_norm_reference
 from kernels.rope import native as rope_native
@@ -86,15 +86,16 @@ def test_every_chunk_is_worked_on_once(tmp_path: Path) -> None:
 
 def test_a_build_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = build()
+    path = build().path
     made_at = path.stat().st_mtime_ns
-    assert build() == path and path.stat().st_mtime_ns == made_at
+    assert build().path == path and path.stat().st_mtime_ns == made_at
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert "run_layers" in subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
 
 
 def test_the_library_shows_nothing_but_what_python_calls() -> None:
-    shown = subprocess.run(["nm", "-D", "--defined-only", build()], capture_output=True, text=True, check=True).stdout
+    command = ["nm", "-D", "--defined-only", build().path]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = {line.split()[-1] for line in shown.splitlines()}
     assert {"layout", "run_layers", "add_lora"} <= names
     assert not [name for name in names if name.startswith("_Z")]
@@ -110,29 +111,10 @@ def test_a_struct_that_python_lays_out_otherwise_is_found_at_load() -> None:
         del kernels.native._structs[name]
 
 
-@pytest.mark.parametrize(("isa", "reason"), [("sse9", "none of avx512, avx2"), ("avx512", "this processor has no")])
-def test_instructions_that_are_unknown_or_missing_stop_the_start_by_name(
-    monkeypatch: pytest.MonkeyPatch, isa: str, reason: str
-) -> None:
-    monkeypatch.setenv("TIERGATE_KERNELS_ISA", isa)
-    if isa == "avx512" and torch.cpu.get_capabilities().get("avx512_bf16"):
-        pytest.skip("this processor has them")
-    with pytest.raises(WrongInstructions, match=f"TIERGATE_KERNELS_ISA: .*{reason}"):
-        instruction_set()
-
-
-def test_instructions_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TIERGATE_KERNELS_ISA", raising=False)
-    best = flags()
-    monkeypatch.setenv("TIERGATE_KERNELS_ISA", "avx2")
-    assert "-march=x86-64-v3" in flags() and "-mavx512bf16" not in flags()
-    assert flags() != best or not torch.cpu.get_capabilities().get("avx512_bf16")
-
-
 def test_a_compiler_may_be_named_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "env LC_ALL=C c++")
-    assert build().is_file()
+    assert build().path.is_file()
 
 
 def test_a_user_without_a_home_is_told_what_to_set() -> None:
