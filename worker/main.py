@@ -4,10 +4,13 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -16,26 +19,71 @@ from protocol.load import LoadReport
 from worker.settings import SettingsError, WorkerSettings
 
 if TYPE_CHECKING:
+    from worker.engine.engine import Engine
+    from worker.engine.settings import EngineSettings
     from worker.registration import Heartbeat
+
+    LoadEngine = Callable[[EngineSettings], Engine]
 
 log = logging.getLogger("tiergate.worker")
 
 
-def run(settings: WorkerSettings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. A failed start is one line on stderr and code 2."""
+def run(settings: WorkerSettings, *, load_engine: "LoadEngine | None" = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code: 2, and one line on stderr, after a failed start; 1 where
+    only a new process helps. load_engine: `Engine.load`, or what makes an engine instead."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         if not settings.model.is_dir():
             raise SettingsError(f"--model: {settings.model} is not a folder")
         # Before the checkpoint is read, so that a port in use is reported at once and not after loading.
-        with bind(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-            loop.run(_serve(settings, listener))
+        with listen(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+            return loop.run(_serve(settings, listener, load_engine))
     except SettingsError as error:
         sys.stderr.write(f"tiergate worker: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+
+
+@contextmanager
+def listen(settings: WorkerSettings) -> Iterator[socket.socket]:
+    """The worker's socket, bound; a Unix socket's file goes when it is closed. Raises SettingsError."""
+    if settings.uds is None:
+        with bind(settings.host, settings.port) as listener:
+            yield listener
+        return
+    with bind_unix(settings.uds) as listener:
+        try:
+            yield listener
+        finally:
+            settings.uds.unlink(missing_ok=True)
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """For this user alone; the file of a worker that is gone is replaced. Raises SettingsError naming the path."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _is_served(path):
+            path.unlink()
+        mask = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(mask)
+    except OSError as error:
+        listener.close()
+        reason = "is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise SettingsError(f"--uds: {path}: {reason}") from error
+    return listener
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        try:
+            caller.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -60,15 +108,15 @@ def _port_error(host: str, port: int, error: OSError) -> SettingsError:
     return SettingsError(f"--port: cannot listen on {host}:{port}: {error.strerror or error}")
 
 
-async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
+async def _serve(settings: WorkerSettings, listener: socket.socket, load_engine: "LoadEngine | None") -> int:
     # What is imported and loaded stays, and searching it for garbage again and again took half a second and more.
     gc.disable()
     try:
         # Imported here since torch takes seconds, and a bad option or a port in use should be reported at once.
         from worker.server.replica_loading import load_replica
-        from worker.server.serving import serve
+        from worker.server.serving import EngineBroken, serve
 
-        replica = load_replica(settings)
+        replica = load_replica(settings) if load_engine is None else load_replica(settings, load_engine=load_engine)
         gc.freeze()
     finally:
         gc.enable()
@@ -76,17 +124,19 @@ async def _serve(settings: WorkerSettings, listener: socket.socket) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    host, port = listener.getsockname()[:2]
-    url = settings.url or f"http://{_reachable(host)}:{port}"
+    url = settings.url or (f"unix:{settings.uds}" if settings.uds else _url_of(listener))
     heartbeat = _make_heartbeat(settings, url, replica.load_report)
     log.info("serving %s at %s", replica.served_name, url)
     try:
         await serve(replica, listener, heartbeat=heartbeat, stop=stop, drain_grace_s=settings.drain_grace_s)
+    except* EngineBroken as errors:
+        log.critical("%s", errors.exceptions[0])
     except* OSError as errors:
         # Two processes may bind one port as long as none listens, so that the second one learns it only now.
         first = errors.exceptions[0]
         assert isinstance(first, OSError)
-        raise _port_error(host, port, first) from first
+        raise _port_error(settings.host, settings.port, first) from first
+    return 1 if replica.engine.is_broken else 0
 
 
 def _make_heartbeat(settings: WorkerSettings, url: str, report: Callable[[], LoadReport]) -> "Heartbeat | None":
@@ -99,6 +149,11 @@ def _make_heartbeat(settings: WorkerSettings, url: str, report: Callable[[], Loa
         return Heartbeat(settings.register_url, url=url, worker_key=settings.api_key, report=report)
     except ValueError as error:
         raise SettingsError(f"--register: {error}") from error
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{_reachable(host)}:{port}"
 
 
 def _reachable(host: str) -> str:

@@ -50,6 +50,8 @@ class WorkerSettings(BaseSettings):
     model: Path
     port: int = Field(default=8000, ge=0, le=65535)
     host: str = "127.0.0.1"
+    uds: Path | None = None
+    """A Unix socket to listen on instead, for this user's programs alone."""
     name: str | None = None
     """The model id that clients see; None for the folder's name."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -89,13 +91,19 @@ class WorkerSettings(BaseSettings):
     deterministic: bool = False
     """Logits are the same to the last bit in any batch."""
     kv_blocks: int | None = Field(default=None, ge=1)
-    kv_memory_mb: int = Field(default=1024, ge=1)
+    kv_memory_mb: int | None = Field(default=None, ge=1)
     public_prompts: Path | None = None
     """A folder of system prompts whose cached blocks all tenants share."""
+    tool_parser: Literal["auto", "hermes", "llama", "pythonic", "mistral"] = "auto"
+    """How the model writes tool calls; auto: what its chat template shows."""
+    reasoning_parser: Literal["auto", "none", "think", "mistral"] = "auto"
+    """How the model marks its thoughts; auto: as its chat template shows, if it does."""
     allow_special_tokens: bool = False
     """What spells a control token in a prompt by text becomes one."""
     ledger: Path | None = None
     """The file that counts tokens by tenant and hour; None: in memory, and lost with the process."""
+    max_logprobs: int = Field(default=20, ge=-1)
+    """How many log-probabilities beside a token a request may ask for; -1: all of the vocabulary's."""
     max_body_bytes: int = Field(default=8 << 20, ge=1)
     drain_grace_s: float = Field(default=30.0, ge=0)
 
@@ -109,6 +117,8 @@ class WorkerSettings(BaseSettings):
 
     @property
     def is_loopback(self) -> bool:
+        if self.uds is not None:
+            return True
         if self.host == "localhost":
             return True
         try:
@@ -122,6 +132,8 @@ class WorkerSettings(BaseSettings):
             raise ValueError(f"--host: {self.host} needs --api-key (TIERGATE_WORKER_KEY); without one use 127.0.0.1")
         if self.api_key is None and self.register_url is not None:
             raise ValueError("--register: needs --api-key (TIERGATE_WORKER_KEY), which signs the registration")
+        if self.uds is not None and self.register_url is not None and self.url is None:
+            raise ValueError("--register: a gateway cannot reach --uds; give --url, where something passes it on")
         if self.served_name in self.adapters:
             raise ValueError(f"--adapter: {self.served_name!r} is the model's own name")
         return self

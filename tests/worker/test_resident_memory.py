@@ -1,6 +1,7 @@
-"""What a worker's process holds does not grow with what it has served."""
+"""What a worker's process holds: what it needs, however much it has served."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import aiohttp
@@ -10,6 +11,7 @@ import pytest
 from tests.support.checkpoints import make_tiny_checkpoint
 from tests.worker.test_main import process
 
+LARGE = Path(__file__).parents[2] / "demo" / "models" / "large"
 NUM_AT_ONCE = 32
 DEADLINE_S = 240
 
@@ -53,3 +55,23 @@ async def test_ten_thousand_requests_leave_nothing_behind(
         first = worker.memory_info().rss
         await ask(url, range(1000, 10_000))
         assert worker.memory_info().rss - first < 0.02 * first
+
+
+def test_an_idle_worker_holds_little_beside_weights_and_cache() -> None:
+    """The demonstration's large model: 14 MB of weights, a cache of 128 MiB."""
+    with process(LARGE, NAME="large") as (running, _):
+        worker = psutil.Process(running.pid)
+        assert settled(worker) <= 700 << 20
+        assert worker.memory_full_info().pss <= 600 << 20
+
+
+def settled(process: psutil.Process) -> int:
+    """Its resident bytes once they have stayed for a second."""
+    ends_at, bytes_before = time.monotonic() + DEADLINE_S, -1
+    while time.monotonic() < ends_at:
+        now = process.memory_info().rss
+        if now == bytes_before:
+            return now
+        bytes_before = now
+        time.sleep(1)
+    raise AssertionError("does not settle")

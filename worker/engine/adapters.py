@@ -147,6 +147,7 @@ class AdapterQueue:
     def _leave(self, version: Version) -> None:
         is_unused = version.is_leaving and not version.num_pins and version not in self._groups
         if is_unused and version.state == "resident":
+            self._store.loader.release(version.page_ids)
             self._residency.evict(version)
             self._store.note_changes()
         if is_unused and version.state == "away":

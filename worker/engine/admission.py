@@ -1,14 +1,20 @@
 """Refusing at submission what could not be served: one clear error each, before anything is queued."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from worker.engine.errors import InvalidRequest, PromptTooLong
-from worker.engine.request import EngineRequest
+from worker.engine.request import EngineRequest, SamplingParams
 
 _NUM_CLASSES = 4
+MOST_GPU_LOGPROBS = 20
+"""Of a token, which a GPU's step tells."""
+MOST_GPU_ASKED = 1024
+"""Ids of which a request wants them; as many as the API takes."""
 
 
-def check_request(request: EngineRequest, *, vocab_size: int, max_model_len: int) -> None:
+def check_request(
+    request: EngineRequest, *, vocab_size: int, max_model_len: int, eos_token_ids: Collection[int] = ()
+) -> None:
     """Raises InvalidRequest or PromptTooLong."""
     prompt, sampling = request.prompt_ids, request.sampling
     if not prompt:
@@ -17,6 +23,8 @@ def check_request(request: EngineRequest, *, vocab_size: int, max_model_len: int
     _check_ids(request.given_ids, vocab_size, param="continue_from")
     _check_ids(sampling.logit_bias, vocab_size, param="logit_bias")
     _check_ids(sampling.stop_token_ids, vocab_size, param="stop_token_ids")
+    _check_ids(sampling.logprob_token_ids, vocab_size, param="logprob_token_ids")
+    _check_allowed(sampling, vocab_size, eos_token_ids)
     if sampling.max_tokens < 0:
         raise InvalidRequest("max_tokens must not be negative", param="max_tokens")
     if len(request.given_ids) > sampling.max_tokens:
@@ -34,6 +42,30 @@ def check_request(request: EngineRequest, *, vocab_size: int, max_model_len: int
     num_output = sampling.max_tokens if request.pooling is None else 0
     if len(prompt) + num_output > max_model_len:
         raise PromptTooLong(len(prompt), num_output, max_model_len)
+
+
+def check_for_gpu(request: EngineRequest) -> None:
+    """Raises InvalidRequest for what a GPU's step does not tell."""
+    sampling = request.sampling
+    limits = {
+        "top_logprobs": (0 if sampling.logprob_token_ids else sampling.num_logprobs or 0, MOST_GPU_LOGPROBS),
+        "logprob_token_ids": (len(sampling.logprob_token_ids), MOST_GPU_ASKED),
+    }
+    for field, (wanted, most) in limits.items():
+        if wanted > most:
+            raise InvalidRequest(f"{field}: a worker on a GPU tells at most {most} a token", param=field)
+
+
+def _check_allowed(sampling: SamplingParams, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+    """Something must be left to choose: for each token, and for one that must not be the last."""
+    if sampling.allowed_token_ids is None:
+        return
+    _check_ids(sampling.allowed_token_ids, vocab_size, param="allowed_token_ids")
+    left = set(sampling.allowed_token_ids) - {word[0] for word in sampling.bad_words if len(word) == 1}
+    if not left:
+        raise InvalidRequest("bad_words leave nothing of allowed_token_ids", param="bad_words")
+    if sampling.min_tokens and left <= {*eos_token_ids, *sampling.stop_token_ids}:
+        raise InvalidRequest("allowed_token_ids has only ends, which min_tokens forbids", param="allowed_token_ids")
 
 
 def _check_ids(ids: Iterable[int], vocab_size: int, *, param: str) -> None:

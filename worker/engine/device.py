@@ -1,39 +1,148 @@
-"""Where the model computes, and how much memory is left there for the KV cache."""
+"""Where the model computes, whether it can, and how much memory is left there for the KV cache."""
 
+import ctypes
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from kernels import gpu
+from worker.engine import kv_memory
 from worker.engine.settings import EngineSettings
+
+log = logging.getLogger("tiergate.engine")
 
 _LEFT_FREE = 0.1
 """Of a GPU's memory after the weights: a step's own tensors, the graphs' pool, and cuBLAS."""
+_CROWDED = 0.05
+"""Of a GPU's memory, in use before this process took any: more is another process."""
+_GIB = 1 << 30
 
 
 class DeviceError(Exception):
     """A GPU that cannot serve: one line naming the reason."""
 
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> str:
-    """cpu or cuda. Raises DeviceError where a GPU is wanted and there is none that can be used."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise DeviceError("--device cuda: torch finds no GPU; its driver may be missing or too old for this torch")
-    major, minor = torch.cuda.get_device_capability()
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """What is known of the GPU before anything runs there. driver_cuda: the newest CUDA that the driver serves;
+    ptxas: the version of the one that compiles the kernels, None without Triton."""
+
+    name: str
+    capability: tuple[int, int]
+    driver_cuda: tuple[int, int]
+    ptxas: tuple[int, int] | None
+    free_bytes: int
+    total_bytes: int
+
+
+def objection(state: GpuState) -> str | None:
+    """Why this GPU cannot serve; None where it can."""
+    major, minor = state.capability
     if major < 8:
-        name = torch.cuda.get_device_name()
-        if wanted == "auto":
-            return "cpu"
-        raise DeviceError(f"--device cuda: {name} is of compute capability {major}.{minor}, at least 8.0 is needed")
+        return f"{state.name} is of compute capability {major}.{minor}, at least 8.0 is needed"
+    if state.ptxas is not None and state.driver_cuda[0] < state.ptxas[0]:
+        # Within one major version drivers load what newer compilers made.
+        return (
+            f"the driver of {state.name} serves CUDA {_dotted(state.driver_cuda)} and is too old for the kernels of "
+            f"ptxas {_dotted(state.ptxas)}: update the driver, or name an older ptxas in TRITON_PTXAS_PATH"
+        )
+    return None
+
+
+def crowding(state: GpuState) -> str | None:
+    """What to say where other processes hold memory of the GPU."""
+    taken = state.total_bytes - state.free_bytes
+    if taken <= _CROWDED * state.total_bytes:
+        return None
+    return f"other processes hold {_gib(taken)} of the {_gib(state.total_bytes)} GiB of {state.name}"
+
+
+def lack_of_memory(state: GpuState, weight_bytes: int) -> str | None:
+    """Why weights of so many bytes do not fit; None where they do."""
+    if weight_bytes <= state.free_bytes:
+        return None
+    others = crowding(state)
+    reason = f"its weights take {_gib(weight_bytes)} GiB, {_gib(state.free_bytes)} GiB of the GPU are free"
+    return reason if others is None else f"{reason}: {others}"
+
+
+def find_gpu() -> GpuState | None:
+    """None where torch finds none."""
+    if not torch.cuda.is_available():
+        return None
     gpu.choose_ptxas()
-    return "cuda"
+    return read_state()
 
 
-def kv_bytes(settings: EngineSettings, device: str) -> int:
-    """For the KV cache: what is set, or on a GPU what the weights have left."""
-    if device != "cuda":
-        return settings.kv_memory_bytes
-    free, total = torch.cuda.mem_get_info()
-    return max(int(free - _LEFT_FREE * total), 0)
+def choose_device(
+    wanted: Literal["auto", "cpu", "cuda"], *, find: Callable[[], GpuState | None] = find_gpu
+) -> Literal["cpu", "cuda"]:
+    """Raises DeviceError where a GPU is wanted and there is none that can be used."""
+    if wanted == "cpu":
+        return "cpu"
+    state = find()
+    if state is None and wanted == "auto":
+        return "cpu"
+    if state is None:
+        raise DeviceError("--device cuda: torch finds no GPU; its driver may be missing or too old for this torch")
+    reason = objection(state)
+    if reason is None:
+        return "cuda"
+    if wanted == "cuda":
+        raise DeviceError(f"--device cuda: {reason}")
+    log.warning("the CPU computes, not the GPU: %s", reason)
+    return "cpu"
+
+
+def read_state(*, memory: Callable[[], tuple[int, int]] = torch.cuda.mem_get_info) -> GpuState:
+    """Of the GPU in use; memory: free and all, in bytes. Raises DeviceError where the driver gives none, as when
+    another process has it alone."""
+    try:
+        free, total = memory()
+    except RuntimeError as error:
+        raise DeviceError(f"the GPU cannot be used: {' '.join(str(error).split())[:200]}") from error
+    capability = torch.cuda.get_device_capability()
+    return GpuState(
+        name=torch.cuda.get_device_name(),
+        capability=capability,
+        driver_cuda=_driver_cuda(),
+        ptxas=gpu.ptxas_version(capability),
+        free_bytes=free,
+        total_bytes=total,
+    )
+
+
+def check_memory(state: GpuState, weight_bytes: int) -> None:
+    """Before weights of so many bytes are read. Raises DeviceError where they do not fit; says who else is there."""
+    lack, others = lack_of_memory(state, weight_bytes), crowding(state)
+    if lack is not None:
+        raise DeviceError(lack)
+    if others is not None:
+        log.warning("%s", others)
+
+
+def kv_bytes(settings: EngineSettings, state: GpuState | None, *, window_bytes: int) -> int:
+    """For the KV cache, of which a full window takes window_bytes: on a GPU what the weights have left; on a CPU (state
+    None) what is set, or what the model and the machine make sensible."""
+    if state is None:
+        return settings.kv_memory_bytes or kv_memory.default_bytes(
+            window_bytes, num_seqs=settings.max_num_seqs, available_bytes=kv_memory.available_bytes()
+        )
+    return max(int(state.free_bytes - _LEFT_FREE * state.total_bytes), 0)
+
+
+def _driver_cuda() -> tuple[int, int]:
+    found = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+    return found.value // 1000, found.value % 1000 // 10
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:.1f}"

@@ -13,10 +13,11 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from kernels import gpu
-from worker.engine.admission import check_request
+from worker.engine.admission import check_for_gpu, check_request
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.errors import (
     BestEffortShed,
+    DeviceLost,
     EngineError,
     EngineStopped,
     InvalidRequest,
@@ -29,6 +30,7 @@ from worker.engine.prefix_cache import PublicPrompts
 from worker.engine.request import EngineLoad, EngineRequest, TokenOutput
 from worker.engine.settings import EngineSettings
 from worker.engine.shedding import max_queued
+from worker.engine.step_sizes import StepSizes
 from worker.engine.stream import Bell, Deliveries, Delivery, TokenStream
 from worker.lora.adapter import AdapterError, read_adapter
 
@@ -59,6 +61,7 @@ class Engine:
         self.last_step_at = time.monotonic()
         self.max_model_len = parts.max_model_len
         self.vocab_size, self.hidden_size = parts.config.vocab_size, parts.config.hidden_size
+        self.eos_token_ids = parts.config.eos_token_ids
         self.model_version = parts.model_version
         self.adapter_base = parts.adapter_base
 
@@ -88,6 +91,7 @@ class Engine:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
         await asyncio.to_thread(self._parts.lora.loader.close)
+        await asyncio.to_thread(self._parts.runner.close)
 
     def generate(self, request: EngineRequest) -> TokenStream:
         """Queue a request and return the stream of its outputs. Raises EngineStopped, InvalidRequest, PromptTooLong,
@@ -193,6 +197,14 @@ class Engine:
         )
 
     @property
+    def step_sizes(self) -> StepSizes:
+        return self._loop.step_sizes
+
+    @property
+    def cache_dtype(self) -> str:
+        return str(self._parts.dtype).removeprefix("torch.")
+
+    @property
     def kernels_refused(self) -> dict[str, str]:
         """The GPU's operations that are left to torch, and why; see `kernels.gpu`."""
         return gpu.refused()
@@ -207,7 +219,14 @@ class Engine:
     # Callers' side, under _wake.
 
     def _check(self, request: EngineRequest) -> None:
-        check_request(request, vocab_size=self._parts.config.vocab_size, max_model_len=self.max_model_len)
+        check_request(
+            request,
+            vocab_size=self._parts.config.vocab_size,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self._parts.eos_token_ids,
+        )
+        if self._parts.is_gpu:
+            check_for_gpu(request)
         if request.adapter is None:
             return
         if request.adapter in self._unloading or request.adapter not in self._parts.lora.names:
@@ -273,13 +292,22 @@ class Engine:
         try:
             while self._turn():
                 pass
+        except DeviceLost as lost:
+            log.critical("%s", lost)
+            self._break()
         except Exception:
-            # A bug of ours outside a step's computation: fail all requests and take no more.
+            # A bug of ours outside a step's computation.
             log.critical("the engine's loop broke", exc_info=True)
-            with self._wake:
-                self._is_stopping = self.is_broken = True
-                self._loop.outputs = [(stream_id, EngineStopped()) for stream_id in self._streams]
-            self._flush()
+            self._break()
+
+    def _break(self) -> None:
+        """Fail all requests and take no more."""
+        with self._wake:
+            self._is_stopping = True
+            # Those that have ended with another error are taken from the streams by it.
+            self._loop.outputs += [(stream_id, EngineStopped()) for stream_id in self._streams]
+        self._flush()
+        self.is_broken = True
 
     def _turn(self) -> bool:
         """Run the commands that came meanwhile, then one step; False when the engine is to stop."""

@@ -1,5 +1,6 @@
 """Why the engine refuses or gives up a request; the class is the meaning, rendered by the server."""
 
+from protocol.context_window import CONTEXT_LENGTH_EXCEEDED, answer_too_long
 from protocol.errors import ADAPTER_UNAVAILABLE, ErrorType, ProtocolError
 
 
@@ -16,14 +17,31 @@ class InvalidRequest(EngineError):
 class PromptTooLong(InvalidRequest):
     def __init__(self, prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
         super().__init__(
-            f"{prompt_tokens} prompt tokens + max_tokens {max_tokens} exceed the context window of {max_model_len}; "
-            "shorten the prompt or lower max_tokens",
+            answer_too_long(max_model_len, prompt_tokens, max_tokens, "prompt"),
             # A prompt that leaves room for an answer can be saved by a lower max_tokens.
             param="max_tokens" if prompt_tokens < max_model_len else "prompt",
-            code="context_length_exceeded",
+            code=CONTEXT_LENGTH_EXCEEDED,
         )
         self.prompt_tokens = prompt_tokens
         self.max_model_len = max_model_len
+
+
+class NoTokenLeft(InvalidRequest):
+    """Not the model's fault, nor the worker's: whoever asks again gets the same."""
+
+    def __init__(self, param: str | None) -> None:
+        super().__init__(
+            "the answer's format, allowed_token_ids, bad_words and min_tokens together leave no token to begin with",
+            param=param,
+            code="no_token_left",
+        )
+
+
+class GrammarLimit(InvalidRequest):
+    """An answer came upon a bound of the grammar engine before its first token."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the grammar could not be followed: {reason}", code="grammar_limit")
 
 
 class UnknownAdapter(EngineError):
@@ -72,6 +90,10 @@ class DeadlineExceeded(EngineError):
 
     def __init__(self) -> None:
         super().__init__("the request's deadline passed before it was finished", code="deadline_exceeded")
+
+
+class DeviceLost(Exception):
+    """What the model computes on takes no more work; a new process may find it sound. One line naming the reason."""
 
 
 class StepFailed(EngineError):

@@ -13,6 +13,7 @@ from kernels.lora.tables import GPU_RUN
 from kernels.paged_decode import DecodeTables, max_parts, num_programs, plan_decode
 from kernels.paged_prefill import PrefillTables, plan_prefill, tile_rows
 from worker.engine.blocks import BLOCK_SIZE, blocks_needed
+from worker.engine.gpu_sampler import WORDS_A_ROW, GpuSampler, SampleTables
 from worker.engine.sequence import Chunk
 from worker.engine.step_buffer import StepBuffer
 from worker.model.config import ModelConfig
@@ -20,6 +21,7 @@ from worker.model.gpu_forward import GpuStep, Window
 
 _MAX_PLACES = 16
 """Pages of 16 ranks of the largest adapter."""
+_SAMPLE = "sample."
 _BUCKET_STEP = 16
 """So many rows, at most, a graph's batch is filled up by."""
 
@@ -52,7 +54,8 @@ def buffer_words(shapes: Shapes, *, max_seqs: int, max_tokens: int) -> int:
     tables = max_seqs * (blocks_needed(shapes.max_model_len) + 1)
     lora = (3 + _MAX_PLACES) * max_tokens + 9 * max_seqs * _MAX_PLACES + 4 * max_tokens * _MAX_PLACES
     decode = len(shapes.windows) * (6 * max_seqs * max_parts(shapes.max_model_len) + 4096)
-    return 2 * tables + 16 * max_tokens + lora + decode + 4096
+    rows = max_seqs * (WORDS_A_ROW + 4)
+    return 2 * tables + 16 * max_tokens + lora + decode + rows + 4096
 
 
 class _Fields:
@@ -63,15 +66,30 @@ class _Fields:
         array = np.ascontiguousarray(values, dtype=np.int32).reshape(-1)
         self.values[name] = (array, len(array) if room is None else room)
 
+    def add_words(self, name: str, values: NDArray[Any]) -> None:
+        """values: of 4 or 8 bytes each."""
+        self.values[name] = (values, values.nbytes // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """All of a step's tables. feeds [tokens] int32: where in `GpuSampler.last` the step finds a token, instead of in
+    forward.token_ids; -1 for those that the host knew."""
+
+    forward: GpuStep
+    feeds: Tensor
+    sample: SampleTables
+
 
 def put_step(
     buffer: StepBuffer,
     chunks: Indexed[Chunk],
     shapes: Shapes,
+    sampler: GpuSampler,
     *,
     slot_pages: Indexed[Indexed[int]],
     bucket: int | None = None,
-) -> GpuStep:
+) -> StepTables:
     """chunks: those of one token first. bucket: chunks of one token only, filled up to so many rows, and tables whose
     places and sizes depend on the bucket alone, as a graph wants them; the rows beyond own the dummy block."""
     decodes = [chunk for chunk in chunks if chunk.num_tokens == 1]
@@ -80,7 +98,10 @@ def put_step(
     num_decodes = len(decodes) if bucket is None else bucket
     padding = num_decodes - len(decodes)
     fields = _Fields()
-    _add_tokens(fields, chunks, padding, shapes.dummy_block)
+    _add_tokens(fields, chunks, sampler, padding, shapes.dummy_block)
+    yielding = [chunk.sequence for chunk in chunks if chunk.yields]
+    for name, values in sampler.fields(yielding, len(yielding) if bucket is None else bucket).items():
+        fields.add_words(_SAMPLE + name, values)
     decode_lens = [chunk.sequence.num_computed + 1 for chunk in decodes] + [0] * padding
     _add_decodes(fields, decodes, decode_lens, shapes, is_static=bucket is not None)
     contexts = [chunk.sequence.num_computed + chunk.num_tokens for chunk in prefills]
@@ -91,7 +112,7 @@ def put_step(
         fields.add("prefill_blocks", _block_rows(prefills, max(map(blocks_needed, contexts))))
     plan = _add_adapters(fields, chunks, slot_pages, bucket) if shapes.has_adapters else None
     on_gpu = buffer.put(fields.values)
-    return GpuStep(
+    forward = GpuStep(
         token_ids=on_gpu["token_ids"],
         positions=on_gpu["positions"],
         slots=on_gpu["slots"],
@@ -103,24 +124,30 @@ def put_step(
         sin=shapes.sin,
         output_rows=on_gpu["output_rows"],
     )
+    own = {name.removeprefix(_SAMPLE): words for name, words in on_gpu.items() if name.startswith(_SAMPLE)}
+    return StepTables(forward, on_gpu["feeds"], sampler.tables(own))
 
 
-def _add_tokens(fields: _Fields, chunks: Indexed[Chunk], padding: int, dummy_block: int) -> None:
+def _add_tokens(fields: _Fields, chunks: Indexed[Chunk], sampler: GpuSampler, padding: int, dummy_block: int) -> None:
     token_ids: list[int] = []
+    feeds: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
     rows: list[int] = []
     for chunk in chunks:
         sequence, start = chunk.sequence, chunk.sequence.num_computed
-        token_ids += sequence.token_ids[start : start + chunk.num_tokens]
+        known = sequence.token_ids[start : start + chunk.num_tokens]
+        token_ids += known or [0]
+        feeds += [-1] * len(known) if known else [sampler.slot(sequence)]
         places = range(start, start + chunk.num_tokens)
         positions += places
         slots += [sequence.block_ids[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in places]
-        if chunk.is_last and sequence.request.pooling is None:
+        if chunk.yields:
             rows.append(len(token_ids) - 1)
     # Rows that pad have slots of their own behind the cache, which nobody reads.
     slots += [dummy_block * BLOCK_SIZE + i for i in range(padding)]
     fields.add("token_ids", token_ids + [0] * padding)
+    fields.add("feeds", feeds + [-1] * padding)
     fields.add("positions", positions + [0] * padding)
     fields.add("slots", slots)
     fields.add("output_rows", rows if not padding else [*range(len(token_ids) + padding)])

@@ -1,6 +1,8 @@
-"""The next token of every sequence of a batch, chosen on the GPU; one wait for it a step."""
+"""Tokens chosen on the GPU, within the step's graph: what a request wants lies in tables there, by its slot."""
 
+import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,83 +10,240 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.sampling.step import IN_PROMPT, StepParameters, choose
-from worker.engine.sampler import Sampled, Sampler, has_penalty, history_of, read_logprobs
+from kernels.sampling.step import IN_PROMPT, StepParameters, Wanted, choose, score
+from worker.engine.admission import MOST_GPU_ASKED, MOST_GPU_LOGPROBS
+from worker.engine.forbidden import allowed_words, forbidden_ids
+from worker.engine.request import SamplingParams, TokenLogprobs
+from worker.engine.request_slots import RequestSlots
+from worker.engine.sampler import Sampled, has_penalty, history_of, uniform_for
 from worker.engine.sequence import Sequence
-from worker.engine.step_buffer import StepBuffer
+from worker.engine.token_logprobs import Wish, wish_of
+from worker.guided.masks import Masks
 
-_MAX_BIASES = 2048
-"""Of a row; a request may have 1024 biases, and some tokens that it must not end with."""
+_MAX_BIASES = 4096
+"""Of a request: its biases, and again with the tokens that it must not end with yet."""
+
+_TYPES: dict[str, tuple[Any, Any, float]] = {
+    # First what has 8 bytes. Name -> on the host, on the GPU, of a row that pads.
+    "uniform": (np.float64, torch.float64, 0),
+    "temperature": (np.float32, torch.float32, 0),
+    "top_p": (np.float32, torch.float32, 1),
+    "min_p": (np.float32, torch.float32, 0),
+    "presence": (np.float32, torch.float32, 0),
+    "frequency": (np.float32, torch.float32, 0),
+    "repetition": (np.float32, torch.float32, 1),
+    "top_k": (np.int32, torch.int32, 0),
+    "slots": (np.int32, torch.int32, -1),
+    "bias_starts": (np.int32, torch.int32, 0),
+    "bias_ends": (np.int32, torch.int32, 0),
+    "masks": (np.int32, torch.int32, -1),
+}
+WORDS_A_ROW = 16
+"""Of a step's buffer, all fields together."""
 
 
-class GpuSampler(Sampler):
-    """As `Sampler`, for logits on a GPU, which stay as they are."""
+@dataclass(frozen=True, slots=True)
+class SampleTables:
+    """tokens [rows] int32: where in `GpuSampler.last` each token goes."""
+
+    parameters: StepParameters
+    wanted: Wanted
+    tokens: Tensor
+
+
+class GpuSampler:
+    """As `worker.engine.sampler.Sampler`. last [slots + 1] int32: each sequence's newest token, which the next step
+    reads without anybody waiting for it; the one more is for rows that pad a graph's batch."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], *, max_seqs: int, device: torch.device) -> None:
-        super().__init__(vocab_size, eos_token_ids)
-        self._buffer = StepBuffer(max_seqs * (2 * _MAX_BIASES + 16) + 64, device)
-        self._nothing_used = torch.zeros((1, vocab_size), dtype=torch.int32, device=device)
-        self._all_allowed = torch.full((1, -(-vocab_size // 32)), -1, dtype=torch.int32, device=device)
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._salt = secrets.randbits(64)
+        self._slots = RequestSlots(max_seqs)
+        self._num_biases: dict[int, tuple[int, int]] = {}
+        self._forbidden: dict[int, list[int]] = {}
+        self._max_seqs, self._vocab_size = max_seqs, vocab_size
+        self.most_logprobs = min(MOST_GPU_LOGPROBS, vocab_size)
 
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> list[Sampled | None]:
-        if not sequences:
-            return []
-        with torch.inference_mode():
-            ids = choose(logits, self._parameters(logits, sequences))
-            chosen = ids.tolist()
-            wishes = [sequence.request.sampling.num_logprobs for sequence in sequences]
-            asking = [i for i, num in enumerate(wishes) if num is not None and chosen[i] >= 0]
-            found = {}
-            if asking:
-                rows = torch.tensor(asking, device=logits.device)
-                num_tops = [wishes[i] or 0 for i in asking]
-                scored = read_logprobs(logits[rows].float(), ids[rows].long(), num_tops)
-                found = dict(zip(asking, scored, strict=True))
-        return [Sampled(token_id, found.get(i)) if token_id >= 0 else None for i, token_id in enumerate(chosen)]
+        def table(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
 
-    def _parameters(self, logits: Tensor, sequences: list[Sequence]) -> StepParameters:
+        self.last = table(max_seqs + 1)
+        self._counts = table(max_seqs, vocab_size)
+        self._bias_ids, self._bias_values = table(max_seqs * _MAX_BIASES), table(max_seqs * _MAX_BIASES).float()
+        self._allowed = table(max_seqs, -(-vocab_size // 32))
+        self._asked_ids = table(max_seqs, MOST_GPU_ASKED)
+        self._asked_logprobs = table(max_seqs, MOST_GPU_ASKED).float()
+
+    @property
+    def words_a_row(self) -> int:
+        """Of what `read` wants of a step, at most."""
+        return 2 + 2 * self.most_logprobs + MOST_GPU_ASKED
+
+    def slot(self, sequence: Sequence) -> int:
+        """Where in `last` the token is that it has ahead."""
+        return self._slots.of(sequence)
+
+    def fields(self, sequences: list[Sequence], num_rows: int) -> dict[str, NDArray[Any]]:
+        """A step's rows for its buffer, filled up to num_rows. Sequences that are new here are written to the tables
+        on the GPU; `confirm` follows when the step is launched."""
+        slots = [self._begin(sequence) for sequence in sequences]
         params = [sequence.request.sampling for sequence in sequences]
-        penalised = [i for i, each in enumerate(params) if has_penalty(each)]
-        slots = np.full(len(params), -1, dtype=np.int32)
-        slots[penalised] = np.arange(len(penalised))
-        biases = [self._biases(sequence) for sequence in sequences]
-        words: dict[str, NDArray[Any]] = {
-            # First what has 8 bytes.
-            "uniform": np.array([self._uniform(sequence) for sequence in sequences], dtype=np.float64),
-            "temperature": np.array([each.temperature for each in params], dtype=np.float32),
-            "top_p": np.array([each.top_p for each in params], dtype=np.float32),
-            "min_p": np.array([each.min_p for each in params], dtype=np.float32),
-            "presence": np.array([each.presence_penalty for each in params], dtype=np.float32),
-            "frequency": np.array([each.frequency_penalty for each in params], dtype=np.float32),
-            "repetition": np.array([each.repetition_penalty for each in params], dtype=np.float32),
-            "top_k": np.array([max(each.top_k, 0) for each in params], dtype=np.int32),
-            "slots": slots,
-            "bias_starts": np.cumsum([0, *map(len, biases)], dtype=np.int32),
-            "bias_ids": np.array([token for each in biases for token in each], dtype=np.int32),
-            "bias_values": np.array([value for each in biases for value in each.values()], dtype=np.float32),
+        places = [self._places(sequence, slot) for sequence, slot in zip(sequences, slots, strict=True)]
+        rows: dict[str, list[Any]] = {
+            "uniform": [uniform_for(sequence, self._salt) for sequence in sequences],
+            "temperature": [each.temperature for each in params],
+            "top_p": [each.top_p for each in params],
+            "min_p": [each.min_p for each in params],
+            "presence": [each.presence_penalty for each in params],
+            "frequency": [each.frequency_penalty for each in params],
+            "repetition": [each.repetition_penalty for each in params],
+            "top_k": [max(each.top_k, 0) for each in params],
+            "slots": [slot if has_penalty(each) else -1 for slot, each in zip(slots, params, strict=True)],
+            "bias_starts": [start for start, _ in places],
+            "bias_ends": [end for _, end in places],
+            "masks": [slot if _is_masked(each) else -1 for slot, each in zip(slots, sequences, strict=True)],
         }
-        on_gpu = self._buffer.put({name: (each, each.nbytes // 4) for name, each in words.items()})
-        types = {name: torch.from_numpy(each[:0]).dtype for name, each in words.items()}
-        return StepParameters(
-            **{name: each.view(types[name]) for name, each in on_gpu.items()},
-            counts=self._counts(logits.device, [sequences[i] for i in penalised]),
-            allowed=self._all_allowed.expand(len(sequences), -1),
+        padding = num_rows - len(sequences)
+        found = {
+            name: np.array(rows[name] + [filler] * padding, dtype=dtype) for name, (dtype, _, filler) in _TYPES.items()
+        }
+        asked = [slot if each.logprob_token_ids else -1 for slot, each in zip(slots, params, strict=True)]
+        found["num_wanted"] = np.array([self._num_wanted(each) for each in params] + [-1] * padding, dtype=np.int32)
+        found["asked"] = np.array(asked + [-1] * padding, dtype=np.int32)
+        found["tokens"] = np.array(slots + [self._max_seqs] * padding, dtype=np.int32)
+        return found
+
+    def allow(self, sequences: list[Sequence], masks: Masks) -> None:
+        """What those of a step that have a grammar may go on with, after `fields` and before `choose`."""
+        for row, words in zip(masks.rows, masks.words, strict=True):
+            sequence = sequences[row]
+            if _is_limited(sequence.request.sampling):
+                words &= allowed_words(sequence, forbidden_ids(sequence), self._vocab_size)
+            self._allow(self._slots.of(sequence), words)
+
+    def confirm(self, sequences: list[Sequence]) -> None:
+        self._slots.confirm(sequences)
+
+    def doubt(self, sequences: list[Sequence]) -> None:
+        """Their step was not launched to the end."""
+        self._slots.doubt(sequences)
+
+    def tables(self, on_gpu: dict[str, Tensor]) -> SampleTables:
+        """on_gpu: what `fields` said, as words."""
+        parameters = StepParameters(
+            **{name: on_gpu[name].view(dtype) for name, (_, dtype, _) in _TYPES.items()},
+            counts=self._counts,
+            bias_ids=self._bias_ids,
+            bias_values=self._bias_values,
+            allowed=self._allowed,
         )
+        wanted = Wanted(on_gpu["num_wanted"], on_gpu["asked"], self._asked_ids, self._asked_logprobs)
+        return SampleTables(parameters, wanted, on_gpu["tokens"])
 
-    def _biases(self, sequence: Sequence) -> dict[int, float]:
+    def choose(self, logits: Tensor, tables: SampleTables) -> Tensor:
+        """Words for `wanted_words`, int32 on the GPU; the tokens are in `last` too. Logits [rows, vocab] stay as they
+        are."""
+        ids = choose(logits, tables.parameters)
+        self.last.index_copy_(0, tables.tokens.long(), ids.clamp(min=0))
+        own, top, top_ids = score(logits, ids, tables.wanted, most=self.most_logprobs)
+        return torch.cat((ids, own.view(torch.int32), top.view(torch.int32).view(-1), top_ids.view(-1)))
+
+    def wanted_words(self, words: Tensor, sequences: list[Sequence], num_rows: int) -> Tensor:
+        """What `read` needs of the words that `choose` made of a step of num_rows rows."""
+        wishes = {sequence: wish for sequence in sequences if (wish := wish_of(sequence.request.sampling))}
+        if not wishes:
+            return words[:num_rows]
+        asked = [
+            self._asked_logprobs[self._slots.of(sequence), : len(wish.ids)].view(torch.int32)
+            for sequence, wish in wishes.items()
+            if wish.ids
+        ]
+        return torch.cat((words, *asked)) if asked else words
+
+    def read(self, words: NDArray[np.int32], wishes: list[Wish | None], num_rows: int) -> list[Sampled | None]:
+        """words: what `wanted_words` gave; wishes: of each sequence."""
+        n, most = num_rows, self.most_logprobs
+        ids = words[: len(wishes)].tolist()
+        if len(words) == n:
+            return [Sampled(token_id) if token_id >= 0 else None for token_id in ids]
+        own = words[n : 2 * n].view(np.float32)
+        top = words[2 * n : (2 + most) * n].view(np.float32).reshape(n, most)
+        top_ids = words[(2 + most) * n : (2 + 2 * most) * n].reshape(n, most)
+        asked = words[(2 + 2 * most) * n :].view(np.float32)
+        found: list[Sampled | None] = []
+        for i, (token_id, wish) in enumerate(zip(ids, wishes, strict=True)):
+            scored = None
+            if wish is not None:
+                values, asked = asked[: len(wish.ids)], asked[len(wish.ids) :]
+                of_ids = zip(wish.ids, values.tolist(), strict=True)
+                likely = zip(top_ids[i, : wish.num_top].tolist(), top[i, : wish.num_top].tolist(), strict=True)
+                scored = TokenLogprobs(logprob=float(own[i]), top=tuple(of_ids if wish.ids else likely))
+            found.append(Sampled(token_id, scored) if token_id >= 0 else None)
+        return found
+
+    def _num_wanted(self, params: SamplingParams) -> int:
+        wish = wish_of(params)
+        return -1 if wish is None else len(wish.ids) or min(wish.num_top, self.most_logprobs)
+
+    def _begin(self, sequence: Sequence) -> int:
+        slot, is_ready = self._slots.take(sequence)
+        if not is_ready:
+            self._write_biases(sequence, slot)
+            self._forbidden.pop(slot, None)
+            if has_penalty(sequence.request.sampling):
+                self._write_counts(sequence, slot)
+            if asked := sequence.request.sampling.logprob_token_ids:
+                self._asked_ids[slot, : len(asked)].copy_(torch.tensor(asked, dtype=torch.int32), non_blocking=True)
+        if sequence.matcher is None and _is_limited(sequence.request.sampling):
+            self._write_allowed(sequence, slot)
+        return slot
+
+    def _places(self, sequence: Sequence, slot: int) -> tuple[int, int]:
+        """Of its biases that hold now."""
+        num_plain, num_early = self._num_biases[slot]
+        start = slot * _MAX_BIASES
+        if sequence.must_not_end:
+            return start + num_plain, start + num_plain + num_early
+        return start, start + num_plain
+
+    def _write_biases(self, sequence: Sequence, slot: int) -> None:
+        """First those that it asks for, then all that hold while it must not end."""
         params = sequence.request.sampling
-        biases = dict(params.logit_bias)
-        if sequence.num_output < params.min_tokens:
-            biases |= dict.fromkeys((*self._eos_token_ids, *params.stop_token_ids), float("-inf"))
-        return biases
+        early: dict[int, float] = {}
+        if params.min_tokens:
+            ends = (*self._eos_token_ids, *params.stop_token_ids)
+            early = params.logit_bias | dict.fromkeys(ends, float("-inf"))
+        ids, values = ([*params.logit_bias, *early], [*params.logit_bias.values(), *early.values()])
+        if len(ids) > _MAX_BIASES:
+            raise ValueError(f"{len(ids)} biased tokens are more than {_MAX_BIASES}")
+        self._num_biases[slot] = len(params.logit_bias), len(early)
+        if ids:
+            place = slice(slot * _MAX_BIASES, slot * _MAX_BIASES + len(ids))
+            self._bias_ids[place].copy_(torch.tensor(ids, dtype=torch.int32), non_blocking=True)
+            self._bias_values[place].copy_(torch.tensor(values, dtype=torch.float32), non_blocking=True)
 
-    def _counts(self, device: torch.device, sequences: list[Sequence]) -> Tensor:
-        """What each has used, as `StepParameters.counts` wants it."""
-        if not sequences:
-            return self._nothing_used
-        counts = torch.zeros((len(sequences), self._vocab_size), dtype=torch.int32, device=device)
-        for row, sequence in enumerate(sequences):
-            history = history_of(sequence)
-            ids, used = (torch.from_numpy(np.array(each, dtype=np.int64)) for each in (history.ids, history.counts))
-            counts[row, ids.to(device)] = (used | IN_PROMPT).int().to(device)
-        return counts
+    def _write_allowed(self, sequence: Sequence, slot: int) -> None:
+        """Anew where other tokens are forbidden than at its last step."""
+        forbidden = forbidden_ids(sequence)
+        if self._forbidden.get(slot) != forbidden:
+            self._allow(slot, allowed_words(sequence, forbidden, self._vocab_size))
+            self._forbidden[slot] = forbidden
+
+    def _allow(self, slot: int, words: NDArray[np.int32]) -> None:
+        # Not from pinned memory, of which a copy under way would need its own: the driver has the words on return.
+        self._allowed[slot].copy_(torch.from_numpy(words), non_blocking=True)
+
+    def _write_counts(self, sequence: Sequence, slot: int) -> None:
+        """What it has used, as `StepParameters.counts` wants it."""
+        history = history_of(sequence)
+        ids, used = (torch.from_numpy(np.array(each, dtype=np.int64)) for each in (history.ids, history.counts))
+        counts, device = self._counts[slot].zero_(), self._counts.device
+        counts.index_copy_(0, ids.to(device, non_blocking=True), (used | IN_PROMPT).int().to(device, non_blocking=True))
+
+
+def _is_limited(params: SamplingParams) -> bool:
+    return params.allowed_token_ids is not None or bool(params.bad_words)
+
+
+def _is_masked(sequence: Sequence) -> bool:
+    return sequence.matcher is not None or _is_limited(sequence.request.sampling)

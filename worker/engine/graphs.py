@@ -1,6 +1,7 @@
-"""CUDA graphs of the decode step, one for each size of a batch."""
+"""CUDA graphs of the decode step, two for each size of a batch."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -36,35 +37,57 @@ def bucket_sizes(max_seqs: int) -> list[int]:
     return [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] < max_seqs]
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """states, words: static, where the graphs leave what they compute."""
+
+    forward: Graph
+    choice: Graph
+    states: Tensor
+    words: Tensor
+
+
 class DecodeGraphs:
-    """compute: of the step of so many rows, whose tables lie in static memory -> its result, static too."""
+    """A step's tables lie in static memory, and its tokens are chosen by a graph of their own, so that grammars' masks
+    are uploaded while the model computes.
+
+    forward: of the step of so many rows -> states to choose from; choose: of such states -> words.
+    """
 
     def __init__(
-        self, sizes: list[int], compute: Callable[[int], Tensor], *, new_graph: Callable[[], Graph] = CudaGraph
+        self,
+        sizes: list[int],
+        forward: Callable[[int], Tensor],
+        choose: Callable[[Tensor], Tensor],
+        *,
+        new_graph: Callable[[], Graph] = CudaGraph,
     ) -> None:
         self._sizes = sorted(sizes)
-        self._compute = compute
+        self._forward, self._choose = forward, choose
         self._new_graph = new_graph
-        self._graphs: dict[int, tuple[Graph, Tensor]] = {}
+        self._steps: dict[int, _Step] = {}
 
     def capture(self, prepare: Callable[[int], None]) -> None:
         """prepare: fill the static memory for a step of so many rows. From the largest on, so that the smaller ones
         find their memory in the pool."""
         for size in reversed(self._sizes):
             prepare(size)
-            self._capture(size)
+            self._steps[size] = self._capture(size)
 
     def size_for(self, num_rows: int) -> int | None:
-        return next((size for size in self._sizes if size >= num_rows and size in self._graphs), None)
+        return next((size for size in self._sizes if size >= num_rows and size in self._steps), None)
 
-    def replay(self, size: int) -> Tensor:
-        graph, result = self._graphs[size]
-        graph.replay()
-        return result
+    def replay_forward(self, size: int) -> None:
+        self._steps[size].forward.replay()
 
-    def _capture(self, size: int) -> None:
+    def replay_choice(self, size: int) -> Tensor:
+        self._steps[size].choice.replay()
+        return self._steps[size].words
+
+    def _capture(self, size: int) -> _Step:
         # Once outside: kernels are compiled, and libraries take their own memory.
-        self._compute(size)
-        graph, results = self._new_graph(), []
-        graph.capture(lambda: results.append(self._compute(size)))
-        self._graphs[size] = (graph, results[0])
+        self._choose(self._forward(size))
+        forward, choice, results = self._new_graph(), self._new_graph(), []
+        forward.capture(lambda: results.append(self._forward(size)))
+        choice.capture(lambda: results.append(self._choose(results[0])))
+        return _Step(forward, choice, *results)

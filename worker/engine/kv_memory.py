@@ -1,15 +1,45 @@
-"""The memory of the KV cache: promised when the engine is made, taken by `take`."""
+"""The memory of the KV cache: how much where nobody said it; promised when the engine is made, taken by `take`."""
 
 import ctypes
 import math
 import mmap
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 _MADV_POPULATE_WRITE = 23
 _PIECE_BYTES = 1 << 25
+_USED_PART = 4
+"""Requests rarely fill their windows, all at once never: a fourth of that serves as many."""
+_FREE_PART = 4
+"""Of the memory that the machine has available, to leave some for others."""
+_MOST_BYTES = 4 << 30
+"""Nobody expects that a process takes more of a CPU's memory unasked."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def default_bytes(window_bytes: int, *, num_seqs: int, available_bytes: int) -> int:
+    """For num_seqs requests whose full windows take window_bytes each; at least one window, where it fits at all."""
+    wanted = window_bytes * num_seqs // _USED_PART
+    within = min(wanted, available_bytes // _FREE_PART, _MOST_BYTES)
+    return max(within, min(window_bytes, available_bytes // 2))
+
+
+def available_bytes() -> int:
+    """What the machine could still give this process: of its memory, or of its container's, if that is less."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError):
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return available
+    return available if limit == "max" else min(available, max(int(limit) - int(used), 0))
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -7,10 +7,21 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from protocol.responses import FinishReason
 from worker.engine.adapters import AdapterQueue
+from worker.engine.answer import append, finish_reason, make_output, start_matcher
 from worker.engine.batch import order_chunks
-from worker.engine.errors import DeadlineExceeded, EngineError, StepFailed, UnknownAdapter
+from worker.engine.errors import (
+    DeadlineExceeded,
+    DeviceLost,
+    EngineError,
+    GrammarLimit,
+    InvalidRequest,
+    NoTokenLeft,
+    StepFailed,
+    UnknownAdapter,
+)
+from worker.engine.flight import Flight, Load
+from worker.engine.forbidden import leaves_nothing, limiting_field
 from worker.engine.parts import EngineParts
 from worker.engine.pooling import unit_vector
 from worker.engine.prefill import PrefillPace
@@ -20,6 +31,7 @@ from worker.engine.sampler import Sampled
 from worker.engine.sequence import Chunk, Sequence
 from worker.engine.service_rate import ServiceRate
 from worker.engine.siblings import Siblings
+from worker.engine.step_sizes import StepSizes
 
 log = logging.getLogger("tiergate.engine")
 
@@ -27,7 +39,11 @@ Output = tuple[str, TokenOutput | EngineError]
 
 
 class StepLoop:
-    """Holds every live request. `outputs` collects (stream id, output) until the caller takes them."""
+    """Holds every live request. `outputs` collects (stream id, output) until the caller takes them.
+
+    A step is launched before the one before it is finished, where the runner computes beside this thread: then
+    `_flight` is what was launched last.
+    """
 
     def __init__(self, parts: EngineParts, post: Callable[[Callable[[], None]], None]) -> None:
         """post: has a function called between two steps, from any thread."""
@@ -38,8 +54,11 @@ class StepLoop:
         self.public_prompts = PublicPrompts()
         self._pace = PrefillPace()
         self._was_checked = True
+        self._flight: Flight | None = None
+        self._finished_at = 0.0
         self.outputs: list[Output] = []
         self.rate = ServiceRate()
+        self.step_sizes = StepSizes()
         self.prompt_tokens_total = 0
         self.cached_tokens_total = 0
         self.completion_tokens_total = 0
@@ -49,7 +68,7 @@ class StepLoop:
     @property
     def has_work(self) -> bool:
         """What waits for an adapter alone is no work."""
-        return self._scheduler.num_running + self._scheduler.num_waiting > 0
+        return self._flight is not None or self._scheduler.num_running + self._scheduler.num_waiting > 0
 
     def submit(self, stream_ids: list[str], requests: list[EngineRequest], arrived_at: float) -> None:
         """Requests with the same prompt, adapter and salt, and a stream's id for each. The first computes the prompt,
@@ -62,6 +81,11 @@ class StepLoop:
                 # Unloaded between the check at submission and now.
                 self.outputs += [(stream_id, UnknownAdapter(adapter)) for stream_id in stream_ids]
                 return
+        try:
+            matchers = [start_matcher(request) for request in requests]
+        except InvalidRequest as error:
+            self.outputs += [(stream_id, error) for stream_id in stream_ids]
+            return
         root, public = self._begin_names(requests[0], "" if version is None else version.digest)
         group = [
             Sequence(
@@ -74,8 +98,9 @@ class StepLoop:
                 version=version,
                 block_digests=list(public),
                 num_public=len(public),
+                matcher=matcher,
             )
-            for stream_id, request in zip(stream_ids, requests, strict=True)
+            for stream_id, request, matcher in zip(stream_ids, requests, matchers, strict=True)
         ]
         if version is None:
             self._begin(group)
@@ -91,7 +116,7 @@ class StepLoop:
     def _begin_names(self, request: EngineRequest, adapter_digest: str) -> tuple[bytes, list[bytes]]:
         """The root of the names of the request's blocks, and the names of the public blocks that it begins with."""
         version = self._parts.model_version
-        if request.sampling.prompt_logprobs:
+        if request.sampling.prompt_logprobs is not None:
             # A salt of its own: tokens found in the cache are not computed, and then have no probabilities.
             salt = f"{request.cache_salt} {uuid4()}"
             return root_digest(salt=salt, model_version=version, adapter_digest=adapter_digest), []
@@ -110,6 +135,7 @@ class StepLoop:
             self.adapters.release(waiting)
 
     def fail_all(self, error: EngineError) -> None:
+        self._settle()
         for sequence in self.adapters.take_all():
             self._fail_unbegun(sequence, error)
         for sequence in self._siblings.release_all():
@@ -124,60 +150,117 @@ class StepLoop:
             self._was_checked = True
 
     def step(self) -> None:
-        """Compute what the scheduler chooses. When that raises, each request is tried alone, so that a request fails
-        only when its own computation breaks."""
+        """Launch what the scheduler chooses, and finish what was launched before. When the launch raises, each request
+        is tried alone, so that a request fails only when its own computation breaks."""
         started_at = time.monotonic()
         self._was_checked = False
+        self._expire(started_at)
+        if self._must_settle():
+            self._settle()
+        chunks = order_chunks(self._scheduler.schedule(started_at, max_prefill=self._pace.max_tokens))
+        load = Load.of(chunks, self._scheduler.num_together)
+        previous, self._flight = self._flight, None
+        try:
+            if chunks:
+                self._flight = self._launch(chunks, started_at, load)
+        except Exception as error:
+            if self._parts.runner.is_lost:
+                raise self._lost([chunk.sequence for chunk in chunks], previous, error) from error
+            log.exception("a step of %d requests failed; each is tried alone", len(chunks))
+            self.num_failed_steps_total += 1
+            self._finish(previous)
+            for chunk in chunks:
+                self._compute_alone(chunk)
+            self.rate.record_step(time.monotonic() - started_at)
+            return
+        self._finish(previous)
+        if self._flight is not None and self._flight.pending.is_done:
+            self._settle()
+
+    def _expire(self, started_at: float) -> None:
         for sequence in self.adapters.take_expired(started_at):
             self._fail_unbegun(sequence, DeadlineExceeded())
         # Repeated, since siblings that waited for an expired leader are queued only when it fails.
         while expired := self._scheduler.expired(started_at):
             for sequence in expired:
                 self._fail(sequence, DeadlineExceeded())
-        chunks = order_chunks(self._scheduler.schedule(started_at, max_prefill=self._pace.max_tokens))
-        if not chunks:
-            return
-        num_together = self._scheduler.num_together
-        num_decodes = sum(chunk.is_decode for chunk in chunks)
-        num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
-        try:
-            self._compute(chunks, started_at)
-        except Exception:
-            log.exception("a step of %d requests failed; each is tried alone", len(chunks))
-            self.num_failed_steps_total += 1
-            for chunk in chunks:
-                self._compute_alone(chunk)
-        else:
-            self._pace.record(
-                num_decodes=num_decodes,
-                num_prefill=num_prefill,
-                num_together=num_together,
-                duration_s=time.monotonic() - started_at,
-            )
-        self.rate.record_step(time.monotonic() - started_at)
 
-    def _compute(self, chunks: list[Chunk], started_at: float) -> None:
-        """Everything that may raise comes before any change, so that the same chunks can be computed again."""
-        finishing = [chunk.sequence for chunk in chunks if chunk.is_last and chunk.sequence.request.pooling is None]
-        outputs = self._parts.runner.run(chunks)
-        tokens = self._parts.sampler.choose(outputs.logits, finishing)
-        duration_s = time.monotonic() - started_at
-        for chunk in chunks:
-            chunk.sequence.compute_s += duration_s
-        self._scheduler.advance(chunks)
-        for sequence, scored in outputs.prompt_logprobs.items():
+    def _must_settle(self) -> bool:
+        """Whether the launched step ends before the next one is chosen, whose choice or preparation depends on it."""
+        if self._flight is None:
+            return False
+        return any(each.needs_host for each in self._flight.sequences) or self._scheduler.must_settle()
+
+    def _launch(self, chunks: list[Chunk], started_at: float, load: Load | None) -> Flight:
+        """What may raise comes before any change, so that the same chunks can be launched again."""
+        pending = self._parts.runner.launch(chunks)
+        return Flight(self._scheduler.launch(chunks), pending, started_at, load)
+
+    def _settle(self) -> None:
+        flight, self._flight = self._flight, None
+        self._finish(flight)
+
+    def _finish(self, flight: Flight | None) -> None:
+        """Take what the launched step yields; another one may have been launched since."""
+        if flight is None:
+            return
+        try:
+            result = flight.pending.wait()
+        except Exception as error:
+            newer = [] if self._flight is None else self._flight.sequences
+            raise self._lost(newer, flight, error) from error
+        now = time.monotonic()
+        duration_s = now - max(flight.started_at, self._finished_at)
+        self._finished_at = now
+        for sequence, blocks in flight.kept:
+            self._scheduler.pool.release(blocks)
+            self.adapters.release(sequence)
+        self._scheduler.advance(flight.advances)
+        for advance in flight.advances:
+            advance.sequence.compute_s += duration_s
+        for sequence, scored in result.prompt_logprobs.items():
             sequence.prompt_logprobs += scored
-        for sequence, token in zip(finishing, tokens, strict=True):
-            self._accept(sequence, token)
-        for sequence, pooled in outputs.pooled.items():
+        yielding = [advance.sequence for advance in flight.advances if advance.yields]
+        for sequence, token in zip(yielding, result.tokens, strict=True):
+            if self._is_live(sequence):
+                self._accept(sequence, token)
+        for sequence, pooled in result.pooled.items():
             sequence.pooled = pooled
-            if not sequence.num_uncomputed:
+            if self._is_live(sequence) and not sequence.num_uncomputed:
                 self._finish_embedding(sequence)
+        if flight.load is not None:
+            self.step_sizes.record(flight.load.num_decodes + flight.load.num_prefill)
+            self._pace.record(
+                num_decodes=flight.load.num_decodes,
+                num_prefill=flight.load.num_prefill,
+                num_together=flight.load.num_together,
+                duration_s=duration_s,
+            )
+            self.rate.record_step(duration_s)
+
+    def _lost(self, sequences: list[Sequence], flight: Flight | None, error: Exception) -> DeviceLost:
+        """The requests that were being computed fail; what else is alive is the caller's to end."""
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        for sequence in dict.fromkeys([*sequences, *([] if flight is None else flight.sequences)]):
+            if self._is_live(sequence):
+                self.outputs.append((sequence.stream_id, StepFailed(reason)))
+        return DeviceLost(f"the device is lost, and only a new process can use it again: {reason}")
+
+    def _is_live(self, sequence: Sequence) -> bool:
+        """Not so after an end that came while a launched step still computed it."""
+        return self._scheduler.get(sequence.stream_id) is sequence
 
     def _compute_alone(self, chunk: Chunk) -> None:
+        """Of a launch that failed. What was launched before it may have ended the request."""
+        if not self._is_live(chunk.sequence):
+            return
         try:
-            self._compute([chunk], time.monotonic())
+            self._finish(self._launch([chunk], time.monotonic(), None))
+        except DeviceLost:
+            raise
         except Exception as error:
+            if self._parts.runner.is_lost:
+                raise self._lost([chunk.sequence], None, error) from error
             log.warning("request %s failed: %s", chunk.sequence.stream_id, error)
             self._discard_blocks(chunk.sequence)
             self._fail(chunk.sequence, StepFailed(f"{type(error).__name__}: {error}"))
@@ -190,42 +273,45 @@ class StepLoop:
         self._count_prompt(sequence)
         self._drop(sequence)
         self.rate.record_end()
-        self.outputs.append((sequence.stream_id, _make_output(sequence, [], "stop", embedding)))
+        self.outputs.append((sequence.stream_id, make_output(sequence, [], "stop", embedding)))
 
     def _accept(self, sequence: Sequence, sampled: Sampled | None) -> None:
-        """Append a sampled token and output it; None means that the logits were not finite."""
-        if sampled is None:
-            self._fail_not_finite(sequence)
+        """Append a sampled token and output it. None: the logits were not finite, or nothing is allowed.
+
+        An answer that has begun ends where nothing is allowed, or its grammar meets a bound: its tokens are billed.
+        """
+        if sampled is None and not (sequence.num_output and self._is_stuck(sequence)):
+            self._fail_without_token(sequence)
             return
         is_first = len(sequence.token_ids) == sequence.num_begun
         if is_first:
             self._count_prompt(sequence)
             self._begin_siblings(sequence)
         # An answer without any token, or one that another replica ended, is over before this token.
-        reason = self._finish_reason(sequence)
-        taken = [sampled] if reason is None else []
-        if taken:
-            sequence.token_ids.append(sampled.token_id)
-            self.completion_tokens_total += 1
-            reason = self._finish_reason(sequence)
+        reason = finish_reason(sequence, self._parts.eos_token_ids)
+        token_ids: list[int] = []
+        if sampled is None:
+            reason = reason or "length"
+        elif reason is None:
+            token_ids, reason = append(sequence, sampled.token_id, self._parts.eos_token_ids)
+            if sequence.matcher is not None and sequence.matcher.error:
+                # Beyond the bound the grammar vouches for no token.
+                del sequence.token_ids[-len(token_ids) :]
+                if not sequence.num_output:
+                    self._fail_without_token(sequence)
+                    return
+                sequence.matcher.give_up()
+                token_ids, reason = [], "length"
+            self.completion_tokens_total += len(token_ids)
         if reason is not None:
             self._drop(sequence)
             self.rate.record_end()
-        output = _make_output(sequence, [each.token_id for each in taken], reason)
-        if sequence.request.sampling.num_logprobs is not None:
-            output = replace(
-                output,
-                logprobs=tuple(each.logprobs for each in taken if each.logprobs is not None),
-                prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
-            )
+        output = make_output(sequence, token_ids, reason)
+        if sampled is not None and sampled.logprobs is not None and token_ids:
+            output = replace(output, logprobs=(sampled.logprobs,))
+        if is_first and sequence.prompt_logprobs:
+            output = replace(output, prompt_logprobs=tuple(sequence.prompt_logprobs))
         self.outputs.append((sequence.stream_id, output))
-
-    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
-        sampling, last = sequence.request.sampling, sequence.token_ids[-1]
-        is_end = last in sampling.stop_token_ids or (last in self._parts.eos_token_ids and not sampling.ignore_eos)
-        if is_end and sequence.num_output:
-            return "stop"
-        return "length" if sequence.num_output >= sampling.max_tokens else None
 
     def _begin_siblings(self, sequence: Sequence) -> None:
         """For when the leader's prompt is computed, or never will be."""
@@ -235,6 +321,24 @@ class StepLoop:
     def _count_prompt(self, sequence: Sequence) -> None:
         self.prompt_tokens_total += sequence.num_prompt
         self.cached_tokens_total += sequence.num_cached
+
+    def _is_stuck(self, sequence: Sequence) -> bool:
+        """Whether no token may come, whatever the model computes."""
+        matcher = sequence.matcher
+        if matcher is not None and matcher.error:
+            matcher.give_up()
+            return True
+        return leaves_nothing(sequence, self._parts.eos_token_ids)
+
+    def _fail_without_token(self, sequence: Sequence) -> None:
+        matcher = sequence.matcher
+        if matcher is not None and matcher.error:
+            matcher.give_up()
+            self._fail(sequence, GrammarLimit(matcher.error))
+        elif leaves_nothing(sequence, self._parts.eos_token_ids):
+            self._fail(sequence, NoTokenLeft(limiting_field(sequence.request.sampling)))
+        else:
+            self._fail_not_finite(sequence)
 
     def _fail_not_finite(self, sequence: Sequence) -> None:
         self.num_nan_rows_total += 1
@@ -259,18 +363,9 @@ class StepLoop:
 
     def _drop(self, sequence: Sequence) -> None:
         self._begin_siblings(sequence)
+        is_computed = self._flight is not None and self._flight.holds(sequence)
+        if is_computed and self._flight is not None:
+            self._flight.keep(sequence, self._scheduler.pool)
         self._scheduler.remove(sequence)
-        self.adapters.release(sequence)
-
-
-def _make_output(
-    sequence: Sequence, token_ids: list[int], reason: FinishReason | None, embedding: bytes | None = None
-) -> TokenOutput:
-    return TokenOutput(
-        token_ids=token_ids,
-        finish_reason=reason,
-        cached_tokens=sequence.num_cached,
-        queue_ms=sequence.queue_s * 1e3,
-        compute_ms=sequence.compute_s * 1e3,
-        embedding=embedding,
-    )
+        if not is_computed:
+            self.adapters.release(sequence)

@@ -12,7 +12,7 @@ from kernels.native import set_num_threads
 from protocol.artifacts import MAX_RANK
 from protocol.load import AdapterBase
 from worker.engine.blocks import BlockPool, blocks_needed
-from worker.engine.device import DeviceError, choose_device, kv_bytes
+from worker.engine.device import DeviceError, GpuState, check_memory, choose_device, kv_bytes, read_state
 from worker.engine.gpu_runner import GpuRunner
 from worker.engine.gpu_sampler import GpuSampler
 from worker.engine.graphs import CudaGraph, Graph
@@ -46,8 +46,11 @@ class EngineParts:
     eos_token_ids: frozenset[int]
     scheduler: Scheduler
     runner: Runner | GpuRunner
-    sampler: Sampler
     lora: LoraStore
+
+    @property
+    def is_gpu(self) -> bool:
+        return isinstance(self.runner, GpuRunner)
 
     @property
     def adapter_base(self) -> AdapterBase:
@@ -74,6 +77,8 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
     device = choose_device(settings.device)
     is_gpu = gpu.is_gpu(torch.empty(0, device=device))
     dtype = target_dtype(settings.dtype, config, folder, is_gpu=is_gpu)
+    if device == "cuda":
+        check_memory(read_state(), _weight_bytes(config, dtype))
     is_small = _num_weights(config) < _MIN_THREADED_WEIGHTS
     most = settings.num_threads or torch.get_num_threads()
     count = 1 if is_small and settings.num_threads is None else most
@@ -92,7 +97,8 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
         lora.add(name, read_adapter(Path(path), config, dtype), Path(path))
     lora.fill()
     max_model_len = _window(settings, config, folder)
-    num_blocks = _num_blocks(settings, config, dtype, max_model_len, folder, device)
+    state = read_state() if device == "cuda" else None
+    num_blocks = num_kv_blocks(settings, config, dtype, max_model_len, state)
     pool = BlockPool(num_blocks)
     runner: Runner | GpuRunner
     if is_gpu:
@@ -100,6 +106,9 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
         runner = GpuRunner(
             model,
             lora,
+            GpuSampler(
+                config.vocab_size, config.eos_token_ids, max_seqs=settings.max_num_seqs, device=torch.device(device)
+            ),
             num_blocks=num_blocks,
             max_model_len=max_model_len,
             max_seqs=settings.max_num_seqs,
@@ -107,18 +116,15 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
             is_eager=settings.is_eager,
             new_graph=new_graph,
         )
-        sampler: Sampler = GpuSampler(
-            config.vocab_size, config.eos_token_ids, max_seqs=settings.max_num_seqs, device=torch.device(device)
-        )
     else:
         runner = Runner(
             model,
             lora,
+            Sampler(config.vocab_size, config.eos_token_ids),
             num_blocks=num_blocks,
             max_model_len=max_model_len,
             is_deterministic=settings.is_deterministic,
         )
-        sampler = Sampler(config.vocab_size, config.eos_token_ids)
     return EngineParts(
         config=config,
         dtype=dtype,
@@ -133,7 +139,6 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
             window=_look_back(config),
         ),
         runner=runner,
-        sampler=sampler,
         lora=lora,
     )
 
@@ -141,6 +146,12 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
 def _num_weights(config: ModelConfig) -> int:
     """Roughly, in all layers."""
     return config.num_layers * config.hidden_size * (4 * config.hidden_size + 3 * config.intermediate_size)
+
+
+def _weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Roughly, of the whole model."""
+    num_tables = 1 if config.tie_embeddings else 2
+    return dtype.itemsize * (_num_weights(config) + num_tables * config.vocab_size * config.hidden_size)
 
 
 def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
@@ -158,16 +169,18 @@ def _look_back(config: ModelConfig) -> int | None:
     return max(windows) if len(windows) == config.num_layers else None
 
 
-def _num_blocks(
-    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, folder: Path, device: str
+def num_kv_blocks(
+    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, state: GpuState | None
 ) -> int:
-    """The number that is set, or as many as fit into the memory and can be used; at least one window."""
+    """The number that is set, or as many as fit into the memory and can be used; at least one window. state: of the
+    GPU, once it holds the weights; None for a CPU. Raises CheckpointError."""
     window = blocks_needed(max_model_len)
-    fitting = kv_bytes(settings, device) // block_bytes(config, dtype)
+    bytes_each = block_bytes(config, dtype)
+    fitting = kv_bytes(settings, state, window_bytes=window * bytes_each) // bytes_each
     num_blocks = settings.num_blocks or min(fitting, window * settings.max_num_seqs)
     if num_blocks < window:
         raise CheckpointError(
-            folder / "config.json",
+            settings.model_path / "config.json",
             f"a window of {max_model_len} tokens needs {window} KV blocks, there is room for {num_blocks}; "
             "lower max_model_len or give more KV memory",
         )

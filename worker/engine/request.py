@@ -1,11 +1,15 @@
 """Requests to the engine and its answers. No torch here."""
 
+from array import array
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from protocol.responses import FinishReason
+
+if TYPE_CHECKING:
+    from worker.guided.grammar import Grammar
 
 Pooling = Literal["last", "mean"]
 
@@ -15,7 +19,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     stop_token_ids end the answer as the model's own eos ids do, and count as its last token; ignore_eos concerns only
     the eos ids. max_tokens 0: the prompt is computed and nothing is generated. num_logprobs: how many of the likeliest
-    ids come with each token; None for no log-probabilities at all. prompt_logprobs: also for the prompt's tokens.
+    ids come with each token; None for no log-probabilities at all. logprob_token_ids: these ids instead.
+    prompt_logprobs: the same for the prompt's tokens. allowed_token_ids: None for all. bad_words: token ids that must
+    not follow each other in the answer.
     """
 
     temperature: float = 1.0
@@ -32,7 +38,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     num_logprobs: int | None = None
-    prompt_logprobs: bool = False
+    logprob_token_ids: tuple[int, ...] = ()
+    prompt_logprobs: int | None = None
+    allowed_token_ids: "array[int] | None" = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,8 @@ class EngineRequest:
     request_id: the HTTP request's, with the answer's number where it has several. pooling: an embedding is wanted
     instead of an answer, from the last token's state or from the mean of all. given_ids: what the answer has already,
     made by another replica; they count for positions, penalties and limits, and only what follows them is output.
+    grammar: what the answer must follow. With one the eos ids end the answer in any case, and min_tokens only as far as
+    the grammar goes on.
     """
 
     request_id: str
@@ -55,16 +66,19 @@ class EngineRequest:
     deadline_at: float | None = None
     pooling: Pooling | None = None
     given_ids: tuple[int, ...] = ()
+    grammar: "Grammar | None" = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
     """Natural logarithms of the model's probabilities, before penalties, biases, temperature and truncation.
 
-    top: ids with their logarithms, the likeliest first.
+    top: ids with their logarithms, the likeliest first, or those that were asked for. rank: of a prompt's token, 1 for
+    the likeliest.
     """
 
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int = 0
 
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):

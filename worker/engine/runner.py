@@ -1,4 +1,4 @@
-"""The model on its device, with its KV cache: chunks in, logits out."""
+"""The model on the CPU, with its KV cache: chunks in, tokens out."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,13 @@ from torch import Tensor
 from worker.engine import kv_memory
 from worker.engine.batch import make_inputs
 from worker.engine.blocks import BLOCK_SIZE
+from worker.engine.pending import Done, Pending, StepResult
 from worker.engine.pooling import pool
 from worker.engine.prompt_logprobs import is_wanted, score_prompts
 from worker.engine.request import TokenLogprobs
+from worker.engine.sampler import Sampler
 from worker.engine.sequence import Chunk, Sequence
+from worker.guided.masks import MaskFiller
 from worker.lora.store import LoraStore
 from worker.model.config import ModelConfig
 from worker.model.llama import LlamaModel
@@ -38,17 +41,38 @@ class Runner:
     """Owns the KV cache; not thread-safe."""
 
     def __init__(
-        self, model: LlamaModel, lora: LoraStore, *, num_blocks: int, max_model_len: int, is_deterministic: bool = False
+        self,
+        model: LlamaModel,
+        lora: LoraStore,
+        sampler: Sampler,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        is_deterministic: bool = False,
     ) -> None:
         config = model.config
         dtype = model.embedding.dtype
         self._model = model
         self._lora = lora
+        self._sampler = sampler
+        self._masks = MaskFiller(config.vocab_size)
         self._is_deterministic = is_deterministic
         shape = (num_blocks, BLOCK_SIZE, 2 * config.num_kv_heads, config.head_dim)
         self._caches = [kv_memory.zeros(shape, dtype) for _ in range(config.num_layers)]
         self._windows = frozenset(config.windows)
         self._cos, self._sin = rope_tables(config.rope, config.head_dim, max_model_len, dtype)
+
+    def launch(self, chunks: list[Chunk]) -> Pending:
+        """Whatever it raises, the same chunks can be launched again."""
+        yielding = [chunk.sequence for chunk in chunks if chunk.yields]
+        filling = self._masks.begin([sequence.matcher for sequence in yielding])
+        try:
+            outputs = self.run(chunks)
+        finally:
+            # Until it is there the matchers are not ours.
+            masks = None if filling is None else filling.result()
+        tokens = self._sampler.choose(outputs.logits, yielding, masks)
+        return Done(StepResult(tokens, outputs.pooled, outputs.prompt_logprobs))
 
     def run(self, chunks: list[Chunk]) -> StepOutputs:
         with torch.inference_mode():
@@ -66,6 +90,15 @@ class Runner:
             x = self._model.forward(inputs, self._caches, is_whole=True)
             pooled, scored = pool(chunks, x, self._model), score_prompts(chunks, x, self._model)
             return StepOutputs(self._model.logits(x.index_select(0, inputs.output_rows)), pooled, scored)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be computed any more, asked after a launch that raised."""
+        return False
+
+    def close(self) -> None:
+        """End its threads; it launches no more."""
+        self._masks.close()
 
     def take_memory(self) -> None:
         """All of the cache's, which it else takes as it is first written; any thread may do it."""

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.sampling import greedy, logprobs, penalize, sample
+from kernels.sampling import forbid, greedy, penalize, sample
+from worker.engine.forbidden import forbidden_ids
 from worker.engine.history import TokenHistory
 from worker.engine.randomness import uniform
 from worker.engine.request import SamplingParams, TokenLogprobs
 from worker.engine.sequence import Sequence
+from worker.engine.token_logprobs import read_logprobs, wish_of
+from worker.guided.masks import Masks
 
 _GREEDY_BELOW = 1e-5
 """Lower temperatures would divide logits beyond what fp32 can hold; nothing but the likeliest is left by then."""
@@ -35,12 +38,16 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._salt = secrets.randbits(64)
 
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> list[Sampled | None]:
-        """The next token for each row of logits [n, vocab] fp32, changed in place; None where they are not finite."""
+    def choose(self, logits: Tensor, sequences: list[Sequence], masks: Masks | None = None) -> list[Sampled | None]:
+        """The next token for each row of logits [n, vocab] fp32, changed in place; None where they are not finite, or
+        nothing is allowed."""
         with torch.inference_mode():
-            asking = [i for i, sequence in enumerate(sequences) if sequence.request.sampling.num_logprobs is not None]
+            wishes = {i: wish for i, each in enumerate(sequences) if (wish := wish_of(each.request.sampling))}
+            asking = list(wishes)
             raw = logits[torch.tensor(asking)] if asking else None
             self._adjust(logits, sequences)
+            if masks is not None:
+                forbid(logits, masks.rows, torch.from_numpy(masks.words))
             best, ids = greedy(logits)
             drawn = [i for i, sequence in enumerate(sequences) if _is_random(sequence.request.sampling)]
             if drawn:
@@ -50,8 +57,7 @@ class Sampler:
             found: dict[int, TokenLogprobs] = {}
             if raw is not None:
                 chosen = ids[torch.tensor(asking)]
-                num_tops = [sequences[i].request.sampling.num_logprobs or 0 for i in asking]
-                found = dict(zip(asking, read_logprobs(raw, chosen, num_tops), strict=True))
+                found = dict(zip(asking, read_logprobs(raw, chosen, list(wishes.values())), strict=True))
             is_finite = best.isfinite().tolist()
             return [
                 Sampled(token_id, found.get(i)) if is_finite[i] else None for i, token_id in enumerate(ids.tolist())
@@ -65,20 +71,16 @@ class Sampler:
             top_k=torch.tensor([min(max(p.top_k, 0), self._vocab_size) for p in params]),
             top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32),
             min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32),
-            uniform=torch.tensor([self._uniform(sequence) for sequence in sequences], dtype=torch.float64),
+            uniform=torch.tensor([uniform_for(sequence, self._salt) for sequence in sequences], dtype=torch.float64),
         )
 
-    def _uniform(self, sequence: Sequence) -> float:
-        seed = sequence.request.sampling.seed
-        if seed is None:
-            return uniform(self._salt + sequence.order, sequence.num_output)
-        return uniform(seed, sequence.num_output)
-
     def _adjust(self, logits: Tensor, sequences: list[Sequence]) -> None:
-        """Penalties, biases, min_tokens, in this order; each touches the logits it concerns, of all rows at once."""
+        """Penalties, biases, min_tokens and bad words, allowed tokens, in this order; each touches the logits it
+        concerns, of all rows at once."""
         penalized = _Places()
         biased, forbidden = _Places(), _Places()
         counts, biases = array("q"), array("f")
+        restricted: list[tuple[int, array[int]]] = []
         for row, sequence in enumerate(sequences):
             params = sequence.request.sampling
             if has_penalty(params):
@@ -88,14 +90,23 @@ class Sampler:
             if params.logit_bias:
                 biased.add(row, array("q", params.logit_bias))
                 biases.extend(array("f", params.logit_bias.values()))
-            if sequence.num_output < params.min_tokens:
+            if sequence.must_not_end:
                 forbidden.add(row, array("q", {*self._eos_token_ids, *params.stop_token_ids}))
+            if params.bad_words:
+                forbidden.add(row, array("q", forbidden_ids(sequence)))
+            if params.allowed_token_ids is not None:
+                restricted.append((row, params.allowed_token_ids))
         if penalized.ids:
             _penalize(logits, penalized, counts, [sequence.request.sampling for sequence in sequences])
         if biased.ids:
             logits[biased.tensors()] += torch.frombuffer(biases, dtype=torch.float32)
         if forbidden.ids:
             logits[forbidden.tensors()] = float("-inf")
+        for row, ids in restricted:
+            allowed = torch.frombuffer(ids, dtype=torch.int64)
+            kept = logits[row, allowed]
+            logits[row] = float("-inf")
+            logits[row, allowed] = kept
 
 
 class _Places:
@@ -117,20 +128,17 @@ class _Places:
         return rows, torch.frombuffer(self.ids, dtype=torch.int64)
 
 
-def read_logprobs(logits: Tensor, ids: Tensor, num_tops: list[int]) -> list[TokenLogprobs]:
-    """Of each row of logits [n, vocab] as the model gave them, its id's and its likeliest ids' log-probabilities."""
-    own, top, top_ids = logprobs(logits, ids, num_top=max(num_tops))
-    return [
-        TokenLogprobs(logprob=logprob, top=tuple(zip(likely_ids[:num], likely[:num], strict=True)))
-        for logprob, likely, likely_ids, num in zip(own.tolist(), top.tolist(), top_ids.tolist(), num_tops, strict=True)
-    ]
-
-
 def _penalize(logits: Tensor, places: _Places, counts: "array[int]", params: list[SamplingParams]) -> None:
     rows, ids = places.tensors()
     penalties = [(p.presence_penalty, p.frequency_penalty, p.repetition_penalty) for p in params]
     presence, frequency, repetition = torch.tensor(penalties)[rows].unbind(dim=1)
     penalize(logits, rows, ids, torch.frombuffer(counts, dtype=torch.int64), presence, frequency, repetition)
+
+
+def uniform_for(sequence: Sequence, salt: int) -> float:
+    """What its next token is drawn with. salt: of a sampler, for sequences without a seed."""
+    seed = sequence.request.sampling.seed
+    return uniform(salt + sequence.order if seed is None else seed, sequence.next_index)
 
 
 def history_of(sequence: Sequence) -> TokenHistory:

@@ -14,7 +14,7 @@ from worker.engine.fairness import token_cost
 from worker.engine.prefill import SHORT_PROMPTS, share_prefill, share_separate_step
 from worker.engine.prefix_cache import chain_digest
 from worker.engine.queues import ClassQueues, Turn
-from worker.engine.sequence import Chunk, Sequence
+from worker.engine.sequence import Advance, Chunk, Sequence
 
 _MAX_STALE_DEADLINES = 1000
 _TIGHT = 0.05
@@ -22,7 +22,8 @@ _LARGE_SHARE = 4
 
 
 class Scheduler:
-    """Owns every live sequence and its blocks. One step is: schedule, compute, advance; finish or abort in between."""
+    """Owns every live sequence and its blocks. One step is: schedule, launch, advance; finish or abort in between. The
+    next step may be launched before the last one has advanced, see `must_settle`."""
 
     def __init__(
         self,
@@ -124,11 +125,11 @@ class Scheduler:
         """
         self._provide_decode_blocks()
         self._make_room()
-        decodes = [Chunk(sequence, 1) for sequence in self._running if sequence.num_uncomputed == 1]
-        limit = budget = self.max_batched_tokens - len(decodes)
+        decodes = self._decodes()
+        limit = budget = self.max_batched_tokens - sum(chunk.num_tokens for chunk in decodes)
         if decodes and max_prefill is not None:
             budget = min(budget, max_prefill)
-        pending = [sequence for sequence in self._running if sequence.num_uncomputed > 1]
+        pending = [each for each in self._running if each.num_uncomputed > 1 and not each.is_extending]
         room = max(budget, min(SHORT_PROMPTS, limit))
         while (turn := self._queues.next()) and self._num_before(turn, pending) < room and self._admit(turn, now):
             pending.append(turn.sequence)
@@ -139,22 +140,54 @@ class Scheduler:
         self._running = sorted(self._running, key=_place)
         return self._choose(decodes, pending, budget)
 
-    def advance(self, chunks: list[Chunk]) -> None:
-        """Count a computed step: tokens served, and full blocks that can now be found by their content."""
+    def must_settle(self) -> bool:
+        """Whether the next `schedule` would take blocks from a running sequence: then launched steps advance first."""
+        if sum(map(_num_missing, self._running)) > self.pool.num_free:
+            return True
+        self._provide_decode_blocks()
+        turn = self._queues.next()
+        return turn is not None and bool(self._victims(turn))
+
+    def launch(self, chunks: list[Chunk]) -> list[Advance]:
+        """Count what is being computed from now on; `advance` wants it back once it is."""
+        launched = []
         for chunk in chunks:
-            sequence = chunk.sequence
+            sequence, yields = chunk.sequence, chunk.yields
             sequence.num_computed += chunk.num_tokens
-            self._name_full_blocks(sequence)
-            self._give_up_outlived(sequence)
-            if sequence.num_computed > sequence.num_charged:
-                cost = token_cost(sequence, sequence.num_charged, sequence.num_computed)
+            sequence.num_ahead += yields
+            launched.append(Advance(sequence, sequence.num_computed, yields=yields))
+        return launched
+
+    def advance(self, launched: list[Advance]) -> None:
+        """Count a computed step: tokens served, and full blocks that can now be found by their content. The tokens that
+        it yielded are the caller's to append."""
+        for sequence, end, yields in launched:
+            if sequence.stream_id not in self._live:
+                continue
+            sequence.num_ahead -= yields
+            self._name_full_blocks(sequence, end)
+            self._give_up_outlived(sequence, end)
+            if end > sequence.num_charged:
+                cost = token_cost(sequence, sequence.num_charged, end)
                 self._queues.charge(sequence.request, cost)
-                sequence.num_charged = sequence.num_computed
+                sequence.num_charged = end
 
     def check(self) -> None:
         """Assert that every block is free, cached or owned, once."""
         self.pool.check([sequence.owned_blocks for sequence in self._running])
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
+
+    def _decodes(self) -> list[Chunk]:
+        """A token of each sequence that decodes, and what its grammar gave it besides, as far as the step takes it."""
+        decoding = [each for each in self._running if each.num_uncomputed == 1 or each.is_extending]
+        spare = self.max_batched_tokens - len(decoding)
+        decodes = []
+        for sequence in decoding:
+            if not sequence.is_ending:
+                num_more = min(sequence.num_uncomputed - 1, spare)
+                spare -= num_more
+                decodes.append(Chunk(sequence, 1 + num_more))
+        return decodes
 
     def _choose(self, decodes: list[Chunk], pending: list[Sequence], budget: int) -> list[Chunk]:
         """Short prompts alone where these should not wait for the decodes; else the decodes with about `budget` prompt
@@ -164,13 +197,13 @@ class Scheduler:
             separate = share_separate_step(pending, self._running, self._queues.served, limit=self.max_batched_tokens)
         urgent = [] if self._was_separate else [sequence for sequence in pending if not self._is_flooding(sequence)]
         self._was_separate = bool(separate)
-        limit = self.max_batched_tokens - len(decodes)
+        limit = self.max_batched_tokens - sum(chunk.num_tokens for chunk in decodes)
         return separate or decodes + share_prefill(pending, min(budget, limit), limit=limit, urgent=urgent)
 
     def _provide_decode_blocks(self) -> None:
         """Every running sequence gets room for its next token, best first; when blocks run out the worst give way."""
         for sequence in list(self._running):
-            missing = blocks_needed(len(sequence.token_ids)) - len(sequence.block_ids)
+            missing = _num_missing(sequence)
             while sequence.is_running and missing > self.pool.num_free:
                 self._preempt(worst(self._running, self.pool))
             if sequence.is_running and missing > 0:
@@ -179,18 +212,22 @@ class Scheduler:
     def _make_room(self) -> None:
         """When the next sequence finds no slot or no blocks, others give way if that helps it."""
         turn = self._queues.next()
-        if turn is None or self._fits(turn, self._find_cached(turn.sequence)):
+        if turn is None:
             return
+        for victim in self._victims(turn):
+            self._preempt(victim)
+            if self._fits(turn, self._find_cached(turn.sequence)):
+                return
+
+    def _victims(self, turn: Turn) -> list[Sequence]:
+        """Those that may give way to the next sequence, if it needs and helps that."""
+        if self._fits(turn, self._find_cached(turn.sequence)):
+            return []
         num_blocks = blocks_needed(len(turn.sequence.token_ids))
         victims = evictable_for(
             turn.sequence, self._running, num_blocks, max_num_seqs=self.max_num_seqs, pool=self.pool
         )
-        if not self._fits(turn, self._find_cached(turn.sequence), victims):
-            return
-        for victim in victims:
-            self._preempt(victim)
-            if self._fits(turn, self._find_cached(turn.sequence)):
-                return
+        return victims if self._fits(turn, self._find_cached(turn.sequence), victims) else []
 
     def _num_before(self, turn: Turn, pending: list[Sequence]) -> int:
         """Tokens that sequences with a better place than the next one still have to prefill."""
@@ -248,6 +285,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take its blocks; on its return everything but cached blocks is recomputed."""
+        assert not sequence.num_ahead, "a sequence gave way while a step computed its token"
         self.num_preemptions += 1
         sequence.num_preempted += 1
         self._running.remove(sequence)
@@ -282,21 +320,27 @@ class Scheduler:
             parent = digests[-1] if len(digests) > sequence.num_public else sequence.root_digest
             digests.append(chain_digest(parent, sequence.token_ids[start : start + BLOCK_SIZE]))
 
-    def _name_full_blocks(self, sequence: Sequence) -> None:
-        full = sequence.num_computed // BLOCK_SIZE
+    def _name_full_blocks(self, sequence: Sequence, end: int) -> None:
+        full = end // BLOCK_SIZE
         if full > len(sequence.block_digests):
             self._extend_digests(sequence)
         for i in range(sequence.num_named, full):
             self.pool.name(sequence.block_ids[i], sequence.block_digests[i])
         sequence.num_named = full
 
-    def _give_up_outlived(self, sequence: Sequence) -> None:
-        """Release the blocks before all that the next token sees; until they are used anew, the cache finds them."""
+    def _give_up_outlived(self, sequence: Sequence, end: int) -> None:
+        """Release the blocks before all that the token after `end` sees; until they are used anew, the cache finds
+        them."""
         if self._window is None:
             return
-        num_outlived = max(sequence.num_computed + 1 - self._window, 0) // BLOCK_SIZE
+        num_outlived = max(end + 1 - self._window, 0) // BLOCK_SIZE
         self.pool.release(sequence.block_ids[sequence.num_outlived : num_outlived])
         sequence.num_outlived = num_outlived
+
+
+def _num_missing(sequence: Sequence) -> int:
+    """Blocks that its next token needs."""
+    return 0 if sequence.is_ending else blocks_needed(sequence.num_tokens) - len(sequence.block_ids)
 
 
 def _place(sequence: Sequence) -> tuple[int, int]:

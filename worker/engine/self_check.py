@@ -117,9 +117,11 @@ class _Case:
             repetition=nothing + 1,
             slots=row(-1, -1, -1, -1, dtype=torch.int32),
             counts=torch.zeros((1, vocab), dtype=torch.int32, device=self._device),
-            bias_starts=torch.zeros(n + 1, dtype=torch.int32, device=self._device),
+            bias_starts=row(0, 0, 0, 0, dtype=torch.int32),
+            bias_ends=row(0, 0, 0, 0, dtype=torch.int32),
             bias_ids=torch.zeros(1, dtype=torch.int32, device=self._device),
             bias_values=torch.zeros(1, device=self._device),
+            masks=row(-1, -1, -1, -1, dtype=torch.int32),
             allowed=torch.full((n, -(-vocab // 32)), -1, dtype=torch.int32, device=self._device),
         )
         return choose(logits, parameters)

@@ -1,10 +1,11 @@
 """A request on its way through the engine: its tokens, its blocks, how far it is computed."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from worker.engine.history import TokenHistory
 from worker.engine.request import EngineRequest, TokenLogprobs
+from worker.guided.grammar import Matcher
 from worker.lora.residency import Version
 
 
@@ -12,7 +13,8 @@ from worker.lora.residency import Version
 class Sequence:
     """stream_id: its unique name in this engine, `<request_id>#<number>`, since clients may use a request_id twice.
 
-    token_ids: prompt, then output. Of these, num_computed have keys and values in block_ids, in order.
+    token_ids: prompt, then output. num_ahead: further tokens, 0 or 1, that a launched step yields and nobody knows yet.
+    Of all these, num_computed have keys and values in block_ids, in order, or get them from launched steps.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
     The first num_public of them hold a prompt that all tenants share; the others' names start from root_digest.
@@ -20,6 +22,7 @@ class Sequence:
     num_charged tokens were counted as served or came from the cache, so that preemption charges nobody twice.
     version: of its adapter, which is in adapter_slot from when the sequence begins until it ends.
     Times are `time.monotonic()`. pooled: an embedding's sum so far, see `worker.engine.pooling`.
+    matcher: where the answer is in its grammar, if it has one.
     """
 
     stream_id: str
@@ -30,6 +33,7 @@ class Sequence:
     arrived_at: float
     adapter_slot: int = -1
     version: Version | None = None
+    num_ahead: int = 0
     num_computed: int = 0
     num_cached: int = 0
     block_ids: list[int] = field(default_factory=list)
@@ -46,6 +50,7 @@ class Sequence:
     pooled: Any = None
     history: TokenHistory | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    matcher: Matcher | None = None
 
     @property
     def max_len(self) -> int:
@@ -71,8 +76,45 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt
 
     @property
+    def num_tokens(self) -> int:
+        """With those that are not known yet."""
+        return len(self.token_ids) + self.num_ahead
+
+    @property
     def num_uncomputed(self) -> int:
-        return len(self.token_ids) - self.num_computed
+        return self.num_tokens - self.num_computed
+
+    @property
+    def next_index(self) -> int:
+        """Which token of the answer the next step yields."""
+        return self.num_output + self.num_ahead
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the token that is not known yet is its last one, whatever it is."""
+        return self.num_ahead > 0 and self.next_index >= self.request.sampling.max_tokens
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether each of its steps is finished before the next one is launched, since the host's part in the next one
+        depends on what the last one yielded."""
+        return (
+            self.request.pooling is not None
+            or self.request.sampling.prompt_logprobs is not None
+            or self.matcher is not None
+            or any(len(word) > 1 for word in self.request.sampling.bad_words)
+        )
+
+    @property
+    def must_not_end(self) -> bool:
+        """Whether min_tokens forbids its next token to be an end; where its grammar is over, nothing else is left."""
+        is_early = self.next_index < self.request.sampling.min_tokens
+        return is_early and not (self.matcher is not None and self.matcher.is_over)
+
+    @property
+    def is_extending(self) -> bool:
+        """Whether its grammar gave it several tokens at once, which are decoded in one step."""
+        return self.num_uncomputed > 1 and self.num_computed >= self.num_begun
 
     @property
     def queue_s(self) -> float:
@@ -92,6 +134,19 @@ class Chunk:
         return self.num_tokens == self.sequence.num_uncomputed
 
     @property
+    def yields(self) -> bool:
+        """Whether a token of an answer comes of it."""
+        return self.is_last and self.sequence.request.pooling is None
+
+    @property
     def is_decode(self) -> bool:
-        """Whether it is the one token that was left, mostly the token sampled last. For use before `advance`."""
+        """Whether it is the one token that was left, mostly the token sampled last. For use before `launch`."""
         return self.num_tokens == 1 and self.is_last
+
+
+class Advance(NamedTuple):
+    """What a launched chunk comes to: the sequence is computed up to `end`, and yields a token or not."""
+
+    sequence: Sequence
+    end: int
+    yields: bool

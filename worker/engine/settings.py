@@ -10,13 +10,14 @@ class EngineSettings:
     """dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own where the machine
     multiplies it natively, else float32.
 
-    max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs
-    full windows need. enterprise_headroom: the part of slots and of KV blocks that only class 0 may be admitted to.
-    sheds_best_effort: refuse classes 2 and 3 before the queue is full. num_threads: the kernels'; None for torch's
-    default and, for a small model, 1 in operations that do not take milliseconds. is_deterministic: a request's logits
-    depend on its own tokens and adapter alone, to the last bit, at any cost. num_adapter_slots: how many adapters are
-    in the model's memory at a time, fewer where their ranks are over 64 on average; adapter_host_bytes: how much of the
-    others is kept in the host's.
+    max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs full
+    windows need. kv_memory_bytes: None for what the model and the machine make sensible (`kv_memory`).
+    enterprise_headroom: the part of slots and of KV blocks that only class 0 may be admitted to. sheds_best_effort:
+    refuse classes 2 and 3 before the queue is full. num_threads: the kernels'; None for torch's default and, for a
+    small model, 1 in operations that do not take milliseconds. is_deterministic: a request's logits depend on its own
+    tokens and adapter alone, to the last bit, at any cost. num_adapter_slots: how many adapters are in the model's
+    memory at a time, fewer where their ranks are over 64 on average; adapter_host_bytes: how much of the others is kept
+    in the host's.
 
     device: auto, cpu or cuda; auto is the GPU where torch finds one. On a GPU the cache takes what memory is left after
     the weights, unless num_blocks is set. is_eager: decodes are launched one by one instead of as a graph.
@@ -26,7 +27,7 @@ class EngineSettings:
     dtype: str = "auto"
     max_model_len: int | None = None
     num_blocks: int | None = None
-    kv_memory_bytes: int = 1 << 30
+    kv_memory_bytes: int | None = None
     max_num_seqs: int = 64
     max_batched_tokens: int = 2048
     max_waiting: int = 256

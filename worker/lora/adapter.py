@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from protocol.peft_config import BadLoraConfig, LoraConfig, read_config
@@ -45,12 +45,16 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
     lora = _read_config(config_path)
     path = folder / "adapter_model.safetensors"
     try:
-        content = config_path.read_bytes() + path.read_bytes()
-        tensors = load_file(path)
+        # Not mapped: a file that somebody writes anew would change the adapter under way, or end this process.
+        content = path.read_bytes()
+        tensors = load(content)
+        digest = hashlib.sha256(config_path.read_bytes())
     except FileNotFoundError as error:
         raise AdapterError(path, "the file is missing") from error
     except (OSError, SafetensorError) as error:
         raise AdapterError(path, f"not a whole safetensors file: {error}") from error
+    digest.update(content)
+    del content
     sides = _sort_tensors(path, tensors, config)
     weights = {}
     for (layer, projection), pair in sides.items():
@@ -69,7 +73,7 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
         if not (a.isfinite().all() and b.isfinite().all()):
             # They would spread: a batch multiplies the tokens of other adapters with these too, by zeros.
             raise AdapterError(path, f"layer {layer} {projection}: not all weights are finite in {dtype}")
-    return Adapter(lora.rank, hashlib.sha256(content).hexdigest()[:16], weights)
+    return Adapter(lora.rank, digest.hexdigest()[:16], weights)
 
 
 def _read_config(path: Path) -> LoraConfig:

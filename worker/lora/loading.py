@@ -1,10 +1,11 @@
 """From disk to host memory to pages, each stage in a thread of its own beside the step loop."""
 
 import contextlib
+import ctypes
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,6 +48,11 @@ class AdapterLoader:
     def drop(self, digest: str) -> None:
         with self._lock:
             self._kept.pop(digest, None)
+        self._writers.submit(_trim)
+
+    def release(self, page_ids: Sequence[int]) -> None:
+        """Give the memory of pages back, before whatever is loaded into them later."""
+        self._writers.submit(self._pages.release, tuple(page_ids))
 
     def prefetch(self, version: Version) -> None:
         """Have it in host memory soon."""
@@ -103,3 +109,10 @@ def _give_way() -> None:
     """A thread has a niceness of its own on Linux."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+def _trim() -> None:
+    """glibc's allocator keeps what was freed, unless it is asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

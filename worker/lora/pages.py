@@ -46,3 +46,10 @@ class AdapterPages:
                         if (layer, name) in adapter.weights:
                             a, b = adapter.weights[layer, name]
                             pages.write(page, part, a[ranks], b[ranks])
+
+    def release(self, page_ids: Sequence[int]) -> None:
+        """What they held is gone, and its memory is the system's again."""
+        for projections in self.layers:
+            for pages in projections.values():
+                for page in page_ids:
+                    pages.release(page)

@@ -31,8 +31,9 @@ class Answer:
         ]
         self._hour_s = hour_of(job.request_id)
         self._is_prompt_noted = False
-        self._prompt_logprobs: dict[int, Sequence[TokenLogprobs]] = {}
+        self.prompt_logprobs: dict[int, Sequence[TokenLogprobs]] = {}
         self._last_at = [job.arrived_at] * len(self.choices)
+        self._first_at = [job.arrived_at] * len(self.choices)
         for choice in self.choices:
             replica.positions.enter(choice, choice.request.priority)
 
@@ -77,7 +78,17 @@ class Answer:
 
     @property
     def usage(self) -> Usage:
-        return make_usage(self._job.num_prompt, self.num_completion, cached_tokens=self._num_cached)
+        return self.usage_at(self.num_completion)
+
+    def usage_at(self, num_completion: int) -> Usage:
+        """When so many tokens of all choices have come."""
+        num_thought = sum(choice.num_thought for choice in self.choices)
+        return make_usage(
+            self._job.num_prompt,
+            num_completion,
+            cached_tokens=self._num_cached,
+            reasoning_tokens=None if self._job.reasoning is None else min(num_thought, num_completion),
+        )
 
     @property
     def accounting(self) -> Accounting:
@@ -121,8 +132,8 @@ class Answer:
         prompt = choice.index // self._job.n
         if output.prompt_logprobs:
             # They come with a prompt's first choice; the others begin later.
-            self._prompt_logprobs[prompt] = output.prompt_logprobs
-        pieces = choice.take(output, output.prompt_logprobs or self._prompt_logprobs.get(prompt, ()))
+            self.prompt_logprobs[prompt] = output.prompt_logprobs
+        pieces = choice.take(output, output.prompt_logprobs or self.prompt_logprobs.get(prompt, ()))
         num_made = sum(len(piece.token_ids) for piece in pieces if not piece.is_given)
         self._observe(choice, output, num_made, is_first=is_first)
         return pieces
@@ -130,6 +141,7 @@ class Answer:
     def _observe(self, choice: Choice, output: TokenOutput, num_tokens: int, *, is_first: bool) -> None:
         metrics, now = self._replica.metrics, time.monotonic()
         if is_first:
+            self._first_at[choice.index] = now
             self._replica.positions.leave(choice)
             if sum(each.last is not None for each in self.choices) == 1:
                 metrics.first_token_s.observe(now - self._job.arrived_at)
@@ -139,9 +151,21 @@ class Answer:
                 metrics.inter_token_s.observe((now - self._last_at[choice.index]) / num_tokens)
         self._last_at[choice.index] = now
         if choice.finish_reason is not None:
-            metrics.count_finished(choice.finish_reason)
-            if self.is_finished:
-                metrics.request_s.observe(now - self._job.arrived_at)
+            self._observe_end(choice, choice.finish_reason, output, now)
+
+    def _observe_end(self, choice: Choice, reason: str, output: TokenOutput, now: float) -> None:
+        metrics, first_at = self._replica.metrics, self._first_at[choice.index]
+        prefill_s = max(first_at - self._job.arrived_at - output.queue_ms / 1e3, 0.0)
+        metrics.count_finished(reason)
+        metrics.prefill_s.observe(prefill_s)
+        metrics.decode_s.observe(now - first_at)
+        metrics.inference_s.observe(prefill_s + now - first_at)
+        metrics.prompt_tokens.observe(len(choice.request.prompt_ids))
+        metrics.generation_tokens.observe(choice.num_made)
+        metrics.params_max_tokens.observe(choice.request.sampling.max_tokens)
+        if self.is_finished:
+            metrics.request_s.observe(now - self._job.arrived_at)
+            metrics.params_n.observe(self._job.n)
 
 
 def _groups(job: Job) -> list[list[EngineRequest]]:

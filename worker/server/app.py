@@ -6,11 +6,11 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from protocol.errors import ProtocolError
-from worker.server import adapters, embeddings, health, ledger, tokenize
+from worker.server import about, adapters, embeddings, health, ledger, tokenize
 from worker.server.completions import CompletionsEndpoint
 from worker.server.errors import KeyGate, on_bug, on_http_error, on_protocol_error
 from worker.server.health import Readiness
-from worker.server.model_list import model_list
+from worker.server.model_list import model_card, model_list
 from worker.server.replica import Replica
 
 
@@ -20,6 +20,9 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
         Route("/v1/completions", CompletionsEndpoint(replica, is_chat=False), methods=["POST"]),
         Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
         Route("/v1/models", model_list),
+        Route("/v1/models/{model:path}", model_card),
+        Route("/version", about.version),
+        Route("/tokenizer_info", about.tokenizer_info),
         Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
         Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
         Route("/tokenizer", tokenize.serve_bundle),
@@ -35,7 +38,13 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(KeyGate, api_key=replica.api_key, metrics_key=replica.metrics_key, load=replica.load_header)
+            Middleware(
+                KeyGate,
+                api_key=replica.api_key,
+                metrics_key=replica.metrics_key,
+                load=replica.load_header,
+                is_unix=replica.is_unix,
+            )
         ],
         exception_handlers={ProtocolError: on_protocol_error, HTTPException: on_http_error, Exception: on_bug},
     )

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from protocol.messages import ToolCall
 from protocol.responses import FinishReason
 from text.detokenizer import IncrementalDetokenizer
+from text.reasoning import MARKS, Thought
 from text.stop import StopMatcher
 from text.tokenizer import Tokenizer
-from text.tool_calls import ToolCallParser
+from text.tool_calls.parts import Part
 from worker.engine.request import EngineRequest, TokenLogprobs, TokenOutput
+from worker.server.calls import AnswerCalls
 from worker.server.intake import Job
 from worker.server.logprobs import ScoredToken, ScoredTokens, score_prompt
+from worker.server.thoughts import AnswerThoughts
 
 if TYPE_CHECKING:
     from worker.engine.stream import TokenStream
@@ -30,14 +32,14 @@ class Piece:
 
     index: int
     token_ids: list[int]
-    parts: list[str | ToolCall] = field(default_factory=list)
+    parts: list[Part | Thought] = field(default_factory=list)
     scored: list[ScoredToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     is_given: bool = False
 
 
 class Choice:
-    """echo: the prompt's text, if the answer begins with it."""
+    """echo: what the answer begins with: a prompt's text, or that of a chat's last message."""
 
     def __init__(
         self,
@@ -56,12 +58,25 @@ class Choice:
         self._tokens = tokens
         self._echo = echo
         self._wants_logprobs = request.sampling.num_logprobs is not None
-        is_continuation = not job.is_chat and echo is None
-        self._detokenizer = IncrementalDetokenizer(tokenizer, is_continuation=is_continuation)
-        self._stop = StopMatcher(job.stops)
-        self._tools = ToolCallParser() if job.has_tools else None
-        self._has_calls = False
+        self._is_chat = job.is_chat
+        is_continuation = job.goes_on or (not job.is_chat and echo is None)
+        special = () if job.display.skips_special else map(tokenizer.token, tokenizer.special_token_ids)
+        marks = (*(job.calls.marks if job.calls else ()), *(MARKS[job.reasoning] if job.reasoning else ()))
+        shown = {*marks, *filter(None, special)}
+        self._detokenizer = IncrementalDetokenizer(tokenizer, is_continuation=is_continuation, shown=shown)
+        self._includes_stop = job.display.includes_stop
+        self._stop = StopMatcher(job.stops, is_included=self._includes_stop)
+        self._calls = AnswerCalls(job.calls)
+        self._thoughts = AnswerThoughts(job.reasoning, tokenizer, request.prompt_ids)
+        is_held_back = job.calls is not None or job.reasoning is not None
+        is_single = job.calls is not None and job.calls.is_single
+        self._goes_by_token = is_single or job.display.shows_ids or (is_held_back and self._wants_logprobs)
         self._scored = ScoredTokens(len(echo or ""))
+
+    @property
+    def num_thought(self) -> int:
+        """Tokens of its thoughts."""
+        return self._thoughts.num_tokens
 
     @property
     def num_made(self) -> int:
@@ -81,9 +96,9 @@ class Choice:
 
     def _apart(self, output: TokenOutput) -> list[TokenOutput]:
         """Outputs that were merged, token by token where it matters: beside text that may become a call, tokens wait
-        for the next part, so that which of them the client has would depend on the merging. Who goes on from the ids
-        alone has to know."""
-        if self._tools is None or not self._wants_logprobs or len(output.token_ids) < 2:
+        for the next part, and so do ids that are shown; which of them the client has would depend on the merging. Who
+        goes on from the ids alone has to know. And the tokens after the only call do not count."""
+        if not self._goes_by_token or len(output.token_ids) < 2:
             return [output]
         last = len(output.token_ids) - 1
         return [
@@ -120,9 +135,13 @@ class Choice:
         reason = "stop" if self._stop.matched is not None else output.finish_reason
         if reason is not None:
             text += self._stop.flush()
-        scored += self._scored.take(len(text), is_last=reason is not None and self._stop.matched is None)
-        found = self._find_calls(opening + text, is_last=reason is not None)
-        self.finish_reason = "tool_calls" if reason == "stop" and self._has_calls else reason
+        thought, num_thought_chars = self._thoughts.take()
+        found: list[Part | Thought] = [Thought(thought)] if thought else []
+        found += self._calls.add(text, opening, is_last=reason is not None)
+        if self._calls.is_over:
+            reason = reason or "stop"
+        scored += self._scored.take(num_thought_chars + len(text), is_last=reason is not None)
+        self.finish_reason = "tool_calls" if reason == "stop" and self._calls.are_whole else reason
         if self.finish_reason is not None:
             self._tokens.close()
         return Piece(
@@ -134,25 +153,25 @@ class Choice:
         )
 
     def _open(self, prompt_logprobs: Sequence[TokenLogprobs]) -> tuple[str, list[ScoredToken]]:
-        """The echoed prompt."""
-        if self._echo is None:
-            return "", []
+        """The echo, and of a prompt its tokens."""
+        if self._echo is None or self._is_chat:
+            return self._echo or "", []
         offsets, num_chars = [], 0
         for token_id in self.request.prompt_ids:
             offsets.append(num_chars)
             num_chars += len(self._detokenizer.add([token_id]))
-        num_scored = len(self.request.prompt_ids) - 1
-        scored = (
-            score_prompt(self.request.prompt_ids, prompt_logprobs[:num_scored], offsets) if self._wants_logprobs else []
-        )
-        return self._echo, scored
+        if not self._wants_logprobs:
+            return self._echo, []
+        num_scored, num_top = len(self.request.prompt_ids) - 1, self.request.sampling.num_logprobs or 0
+        found = [TokenLogprobs(each.logprob, each.top[:num_top]) for each in prompt_logprobs[:num_scored]]
+        return self._echo, score_prompt(self.request.prompt_ids, found, offsets)
 
     def _read(self, output: TokenOutput) -> tuple[int, str]:
         """How many of the ids count, and the text that became certain.
 
         Token by token, so that the tokens after a stop string do not count however the outputs were merged.
         """
-        # The id that ended the answer counts but has no text.
+        # The id that ended the answer counts but has no text, or one in which no stop string is looked for.
         num_silent = 1 if output.finish_reason == "stop" else 0
         num_visible = len(output.token_ids) - num_silent
         texts = []
@@ -160,20 +179,17 @@ class Choice:
             text = self._detokenizer.add([token_id])
             if self._wants_logprobs:
                 self._scored.add(token_id, output.logprobs[i], text)
-            texts.append(self._find_stop(text, self.num_completion + i + 1))
+            texts.append(self._find_stop(self._thoughts.add(text), self.num_completion + i + 1))
             if self._stop.matched is not None:
                 return i + 1, "".join(texts)
+        end = self._detokenizer.add(output.token_ids[-1:]) if num_silent and self._includes_stop else ""
+        if num_silent and self._wants_logprobs:
+            self._scored.add(output.token_ids[-1], output.logprobs[-1], end)
         if output.finish_reason is not None:
-            texts.append(self._stop.add(self._detokenizer.flush()))
+            rest = self._thoughts.flush(self._detokenizer.flush())
+            texts += [self._stop.add(rest), self._stop.flush(), end]
         return len(output.token_ids), "".join(texts)
 
     def _find_stop(self, text: str, num_tokens: int) -> str:
         """Like the ids that end an answer, stop strings count only after min_tokens."""
         return text if num_tokens <= self.request.sampling.min_tokens else self._stop.add(text)
-
-    def _find_calls(self, text: str, *, is_last: bool) -> list[str | ToolCall]:
-        if self._tools is None:
-            return [text] if text else []
-        found = self._tools.add(text) + (self._tools.flush() if is_last else [])
-        self._has_calls = self._has_calls or any(isinstance(part, ToolCall) for part in found)
-        return found

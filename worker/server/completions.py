@@ -1,7 +1,11 @@
 """`POST /v1/chat/completions` and `POST /v1/completions`."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -11,18 +15,20 @@ from protocol.accounting import ACCOUNTING_HEADER
 from protocol.errors import ProtocolError
 from worker.log_context import note_caller
 from worker.server.answer import Answer
+from worker.server.answer_format import grammar_for
 from worker.server.caller import Caller, read_caller
 from worker.server.choice import Piece
 from worker.server.chunks import encode_whole
 from worker.server.disconnect import ClientGone, until_disconnect
 from worker.server.errors import error_response
 from worker.server.events import EventWriter, StreamWriter, write_events
-from worker.server.intake import Job, make_job
+from worker.server.intake import Job, make_job, read_request
 from worker.server.replica import Replica
 from worker.server.request_body import read_body
 from worker.server.waiting import Waiting
 from worker.server.whole_events import WholeAnswerWriter
 
+T = TypeVar("T")
 _INLINE_BYTES = 16_384
 """A body up to this length is rendered and tokenised in a few milliseconds; a longer one goes to a thread."""
 
@@ -67,11 +73,18 @@ class CompletionsEndpoint:
             answer.close()
 
     async def _begin(self, body: bytes, caller: Caller) -> tuple[Job, Answer]:
-        if len(body) > _INLINE_BYTES:
-            job = await asyncio.to_thread(make_job, self._replica, body, caller, is_chat=self._is_chat)
-        else:
-            job = make_job(self._replica, body, caller, is_chat=self._is_chat)
+        arrived_at, is_long = time.monotonic(), len(body) > _INLINE_BYTES
+        request = await _call(
+            partial(read_request, self._replica, body, caller, is_chat=self._is_chat), in_thread=is_long
+        )
+        grammar = await grammar_for(self._replica, request, caller)
+        make = partial(make_job, self._replica, request, caller, arrived_at=arrived_at, grammar=grammar)
+        job = await _call(make, in_thread=is_long)
         return job, Answer(self._replica, job)
+
+
+async def _call(function: Callable[[], T], *, in_thread: bool) -> T:
+    return await asyncio.to_thread(function) if in_thread else function()
 
 
 async def _send_events(writer: EventWriter, job: Job, answer: Answer, replica: Replica, send: Send) -> None:
@@ -100,7 +113,7 @@ async def _send_whole(job: Job, answer: Answer, replica: Replica, send: Send) ->
         # The client left, or the engine gave the request up: tokens that came until then are not sent.
         answer.discard(answer.num_made)
         raise
-    body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer)
+    body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer, answer.prompt_logprobs)
     headers = [*_headers(job, b"application/json"), (b"content-length", str(len(body)).encode())]
     if job.wants_accounting:
         headers.append((ACCOUNTING_HEADER.encode(), msgspec.json.encode(answer.accounting)))

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from protocol.accounting import ACCOUNTING_HEADER, Accounting
 from protocol.checks import decode_body
+from protocol.context_window import CONTEXT_LENGTH_EXCEEDED, prompt_too_long
 from protocol.embeddings import Embedding, EmbeddingsRequest, EmbeddingsResponse, EmbeddingsUsage, inputs_of
 from protocol.errors import ProtocolError
 from text.bundle import TextTooLong
@@ -126,11 +127,7 @@ def _prompt_ids(replica: Replica, text: str | list[int]) -> list[int]:
 
 
 def _too_long(num_tokens: str, window: int) -> ProtocolError:
-    return ProtocolError(
-        f"a text has {num_tokens} tokens, the model's window is {window}; shorten it",
-        param="input",
-        code="context_length_exceeded",
-    )
+    return ProtocolError(prompt_too_long(window, num_tokens, "input"), param="input", code=CONTEXT_LENGTH_EXCEEDED)
 
 
 async def _run(replica: Replica, requests: list[EngineRequest]) -> list[TokenOutput]:

@@ -4,6 +4,7 @@ import hmac
 import ipaddress
 import logging
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import ErrorType, ProtocolError, encode_error
 from protocol.load import LOAD_HEADER
-from worker.server.request_body import BodyTooLarge
+from worker.server.request_body import BodyTooLarge, NotJson
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
 _LOAD_HEADER = LOAD_HEADER.encode()
@@ -40,16 +41,36 @@ class NotHere(ProtocolError):
         )
 
 
+class OtherOrigin(ProtocolError):
+    status = 403
+    type: ErrorType = "permission_error"
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"a page of {origin[:200]!r} may not use a worker without a key; start it with --api-key",
+            code="permission_denied",
+        )
+
+
 class KeyGate:
-    """Lets a request through when it presents the key; without a configured key, always.
+    """Lets a request through when it presents the key; without a configured key, unless a browser sends it for a page
+    of another machine, whose name may have been turned into this machine's address.
 
     `/metrics` has a key of its own, beside the worker's, and is for this machine only where there is neither. Answers
     carry the worker's load.
     """
 
     def __init__(
-        self, app: ASGIApp, *, api_key: str | None, metrics_key: str | None, load: Callable[[], bytes]
+        self,
+        app: ASGIApp,
+        *,
+        api_key: str | None,
+        metrics_key: str | None,
+        load: Callable[[], bytes],
+        is_unix: bool = False,
     ) -> None:
+        """is_unix: all callers come over a Unix socket, and have no address."""
+        self._is_unix = is_unix
         self._app = app
         self._load = load
         self._api_key, self._metrics_key = (None if key is None else _bearer(key) for key in (api_key, metrics_key))
@@ -71,14 +92,17 @@ class KeyGate:
         return tell
 
     def _check(self, scope: Scope) -> None:
-        """Raises BadKey or NotHere."""
+        """Raises BadKey, NotHere or OtherOrigin."""
         if scope["path"] in PUBLIC_PATHS:
             return
         keys = [self._api_key, self._metrics_key] if scope["path"] == METRICS_PATH else [self._api_key]
         expected = [key for key in keys if key is not None]
         if not expected:
-            if scope["path"] == METRICS_PATH and not _is_local(scope):
+            if scope["path"] == METRICS_PATH and not _is_local(scope, is_unix=self._is_unix):
                 raise NotHere()
+            origin = dict(scope["headers"]).get(b"origin", b"").decode("latin-1")
+            if origin and not _is_loopback(_host_of(origin)):
+                raise OtherOrigin(origin)
             return
         sent = dict(scope["headers"]).get(b"authorization", b"")
         # All of them are compared, so that the time tells nothing.
@@ -90,12 +114,25 @@ def _bearer(key: str) -> bytes:
     return f"Bearer {key}".encode()
 
 
-def _is_local(scope: Scope) -> bool:
+def _is_local(scope: Scope, *, is_unix: bool) -> bool:
     """What a proxy on this machine passes on comes from loopback, too."""
     if {name for name, _ in scope["headers"]} & _FORWARDED:
         return False
+    return is_unix or _is_loopback((scope["client"] or ("",))[0])
+
+
+def _host_of(origin: str) -> str:
     try:
-        address = ipaddress.ip_address((scope["client"] or ("",))[0])
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -107,7 +144,7 @@ def error_response(error: ProtocolError) -> Response:
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(retry_after_s)))
-    if isinstance(error, BodyTooLarge):
+    if isinstance(error, BodyTooLarge | NotJson):
         # The rest of the body is still on its way and must not be read as the next request.
         headers["connection"] = "close"
     return _json(error.body(), error.status, headers)

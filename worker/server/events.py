@@ -37,6 +37,7 @@ class StreamWriter:
         self._job = job
         self._answer = answer
         self._chunks = ChunkWriter(job, tokenizer)
+        self._num_shown = 0
         self.num_untold = 0
 
     def add(self, pieces: list[Piece]) -> bytes:
@@ -44,11 +45,13 @@ class StreamWriter:
         return b"".join([part for piece in pieces for part in self._piece(piece)] + list(self._ending()))
 
     def _piece(self, piece: Piece) -> list[bytes]:
+        before = self._usage()
+        self._num_shown += len(piece.token_ids)
         if piece.is_given:
             self._chunks.skip(piece)
             return []
         usage = self._usage()
-        payloads = [*self._chunks.opening(piece.index, usage), *self._chunks.piece(piece, usage)]
+        payloads = [*self._chunks.opening(piece.index, before), *self._chunks.piece(piece, usage)]
         if piece.finish_reason is not None:
             payloads.append(self._chunks.closing(piece.index, piece.finish_reason, usage))
         events = list(map(data_event, payloads))
@@ -68,7 +71,8 @@ class StreamWriter:
         yield DONE_EVENT
 
     def _usage(self) -> Usage | None:
-        return self._answer.usage if self._job.usage_in_each else None
+        """Of the tokens up to this chunk, those of other choices included."""
+        return self._answer.usage_at(self._num_shown) if self._job.usage_in_each else None
 
 
 async def write_events(writer: EventWriter, answer: Answer, replica: Replica) -> AsyncGenerator[bytes]:

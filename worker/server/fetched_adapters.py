@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 from protocol.artifacts import artifact_name, digest_of
 from worker.artifacts.cache import ArtifactCache
@@ -31,7 +32,8 @@ class FetchedAdapters:
     def __init__(self, cache: ArtifactCache, engine: "Engine") -> None:
         self._cache = cache
         self._engine = engine
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of names that somebody is at just now."""
         self._loaded: OrderedDict[str, None] = OrderedDict()
         """Names, the least recently used first."""
         self._removals: set[asyncio.Task[None]] = set()
@@ -59,7 +61,7 @@ class FetchedAdapters:
 
     async def forget(self, name: str) -> None:
         """Requests under way end with it, and then its folder goes. Raises UnknownAdapter."""
-        async with self._locks[name]:
+        async with self._lock(name):
             self._loaded.pop(name, None)
             try:
                 await asyncio.to_thread(self._engine.unload_adapter, name)
@@ -79,7 +81,7 @@ class FetchedAdapters:
         digest = digest_of(name)
         assert digest is not None
         # Within the lock, so that the folder does not go again before it is read.
-        async with self._locks[name]:
+        async with self._lock(name):
             if name in self._engine.report().adapters:
                 return
             folder = await self._cache.fetch(digest)
@@ -94,8 +96,14 @@ class FetchedAdapters:
         for surplus in self._cache.surplus():
             await self._forget_quietly(artifact_name(surplus))
 
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
     async def _unload(self, name: str) -> None:
-        async with self._locks[name]:
+        async with self._lock(name):
             with contextlib.suppress(UnknownAdapter):
                 await asyncio.to_thread(self._engine.unload_adapter, name)
 
@@ -106,7 +114,7 @@ class FetchedAdapters:
         # Polled, since the engine tells nobody when a request is over.
         while any(name in names for names in self._engine.adapters_in_use()):  # noqa: ASYNC110
             await asyncio.sleep(REMOVE_AGAIN_S)
-        async with self._locks[name]:
+        async with self._lock(name):
             if name not in self._loaded:
                 await self._cache.remove(digest)
 

@@ -1,21 +1,39 @@
 """From a body to a job for the engine: decode, check, render, tokenise. No I/O: it may run in a thread."""
 
 import time
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from protocol.checks import check_request, decode_body, output_limit
+from protocol.context_window import CONTEXT_LENGTH_EXCEEDED, answer_too_long, prompt_too_long
 from protocol.errors import ProtocolError
 from protocol.ids import made_at_s
-from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest, list_prompts
+from protocol.legacy import is_legacy, modern
+from protocol.messages import AssistantMessage, content_text
+from protocol.requests import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    UsedServiceTier,
+    list_prompts,
+    used_service_tier,
+)
+from protocol.tools import offer_of
 from text.bundle import TextTooLong
+from text.prompts import encode_prompts, kept_tokens
+from text.reasoning import ReasoningFormat
+from text.tool_calls.grammar import written_format
 from worker.engine.randomness import choice_seed
 from worker.engine.request import EngineRequest, SamplingParams
+from worker.guided import Grammar
 from worker.server.caller import Caller
-from worker.server.defaults import SamplingDefaults
+from worker.server.calls import CallReading
+from worker.server.display import Display, at_most, read_display
 from worker.server.replica import Replica
 
 _CHAT = msgspec.json.Decoder(ChatCompletionRequest)
@@ -39,7 +57,8 @@ class Prompt:
 class Job:
     """n: answers to each prompt; their indexes go through the prompts in order.
 
-    arrived_at: `time.monotonic()`; stops: stop strings; has_tools: tool calls are looked for in the answer.
+    arrived_at: `time.monotonic()`; stops: stop strings; calls: how they are looked for in the answer, if at all.
+    reasoning: how thoughts are marked. goes_on: a chat's answer goes on from its last message.
     tells_progress: the answer is whole, and its token ids are told while it is made.
     """
 
@@ -52,14 +71,21 @@ class Job:
     created_at_s: int
     arrived_at: float
     is_chat: bool
+    goes_on: bool
+    display: Display
     stops: tuple[str, ...]
-    has_tools: bool
+    calls: CallReading | None
+    reasoning: ReasoningFormat | None
     has_logprobs: bool
     is_stream: bool
+    service_tier: UsedServiceTier | msgspec.UnsetType = msgspec.UNSET
     includes_usage: bool
     usage_in_each: bool
     wants_accounting: bool
     tells_progress: bool
+
+    def prompt_ids_of(self, choice: int) -> list[int]:
+        return self.prompts[choice // self.n].requests[0].prompt_ids
 
     @property
     def num_choices(self) -> int:
@@ -71,17 +97,26 @@ class Job:
         return sum(prompt.num_tokens for prompt in self.prompts)
 
 
-def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) -> Job:
+def read_request(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) -> GenerationRequest:
     """Raises ProtocolError."""
-    arrived_at = time.monotonic()
     request: GenerationRequest = decode_body(body, _CHAT) if is_chat else decode_body(body, _COMPLETION)
-    check_request(request)
+    check_request(request, max_logprobs=replica.max_logprobs)
+    if isinstance(request, ChatCompletionRequest):
+        request = modern(request)
     _check_given(request, caller)
+    return request
+
+
+def make_job(
+    replica: Replica, request: GenerationRequest, caller: Caller, *, arrived_at: float, grammar: Grammar | None
+) -> Job:
+    """grammar: what the answers must follow. Raises ProtocolError."""
+    is_chat = isinstance(request, ChatCompletionRequest)
     options = request.stream_options
     return Job(
         request_id=caller.request_id,
         tenant=caller.tenant,
-        prompts=_make_prompts(replica, request, caller),
+        prompts=_make_prompts(replica, request, caller, grammar),
         n=request.n or 1,
         answer_id=("chatcmpl-" if is_chat else "cmpl-") + caller.request_id,
         model=caller.shown_model or request.model,
@@ -89,10 +124,14 @@ def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) ->
         created_at_s=(made_at_s(caller.request_id) if caller.is_trusted else None) or int(time.time()),
         arrived_at=arrived_at,
         is_chat=is_chat,
+        goes_on=isinstance(request, ChatCompletionRequest) and bool(request.continue_final_message),
+        display=read_display(request, vocab_size=replica.engine.vocab_size),
         stops=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
-        has_tools=isinstance(request, ChatCompletionRequest) and bool(request.tools) and request.tool_choice != "none",
-        has_logprobs=_num_logprobs(request) is not None,
+        calls=_call_reading(replica, request),
+        reasoning=replica.reasoning if is_chat else None,
+        has_logprobs=_num_logprobs(request, replica.engine.vocab_size) is not None,
         is_stream=bool(request.stream),
+        service_tier=_service_tier(request, caller),
         includes_usage=options is not None and options.include_usage,
         usage_in_each=options is not None and options.include_usage and options.continuous_usage_stats,
         wants_accounting=caller.wants_accounting,
@@ -100,13 +139,34 @@ def make_job(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool) ->
     )
 
 
-def _make_prompts(replica: Replica, request: GenerationRequest, caller: Caller) -> list[Prompt]:
+def _service_tier(request: GenerationRequest, caller: Caller) -> UsedServiceTier | msgspec.UnsetType:
+    """As the answer tells it, where the request asks. Only the gateway gives classes."""
+    used = used_service_tier(request)
+    return msgspec.UNSET if used is None else used if caller.is_trusted else "default"
+
+
+def _call_reading(replica: Replica, request: GenerationRequest) -> CallReading | None:
+    offer = offer_of(request) if isinstance(request, ChatCompletionRequest) else None
+    if offer is None:
+        return None
+    return CallReading(
+        format=written_format(replica.tool_format, offer),
+        names=frozenset(tool.function.name for tool in offer.tools),
+        is_single=offer.is_single,
+        is_legacy=isinstance(request, ChatCompletionRequest) and is_legacy(request),
+    )
+
+
+def _make_prompts(
+    replica: Replica, request: GenerationRequest, caller: Caller, grammar: Grammar | None
+) -> list[Prompt]:
     adapter = replica.adapter_for(request.model)
     has_echo = isinstance(request, CompletionRequest) and bool(request.echo)
     prompts: list[Prompt] = []
     given = request.continue_from or []
-    for sent, prompt_ids in _encode_prompts(replica, request):
-        sampling = _sampling(request, replica.defaults, max_tokens=_max_tokens(replica, request, len(prompt_ids)))
+    encoded = _encode_prompts(replica, request)
+    for prompt_ids, echo in zip(encoded, _echoes(replica, request, encoded), strict=True):
+        sampling = _sampling(replica, request, max_tokens=_max_tokens(replica, request, len(prompt_ids)))
         requests = []
         for i in range(request.n or 1):
             number = i + len(prompts) * (request.n or 1)
@@ -121,15 +181,11 @@ def _make_prompts(replica: Replica, request: GenerationRequest, caller: Caller) 
                 cache_salt=caller.cache_salt(request.cache_salt),
                 deadline_at=caller.deadline_at,
                 given_ids=tuple(given[number]) if given else (),
+                grammar=grammar,
             )
             requests.append(engine_request)
-        echo = _text_of(replica, sent) if has_echo else None
         prompts.append(Prompt(requests=requests, echo=echo))
     return prompts
-
-
-def _text_of(replica: Replica, sent: str | list[int]) -> str:
-    return sent if isinstance(sent, str) else replica.bundle.tokenizer.decode(sent)
 
 
 def _check_given(request: GenerationRequest, caller: Caller) -> None:
@@ -147,24 +203,35 @@ def _check_given(request: GenerationRequest, caller: Caller) -> None:
 def _sampling_of_choice(sampling: SamplingParams, i: int, *, has_echo: bool, is_begun: bool) -> SamplingParams:
     """Of a prompt's i-th answer; the first one is told of the prompt's log-probabilities, and each of its own begun
     part's."""
-    wants_prompt = sampling.num_logprobs is not None and (is_begun or (has_echo and i == 0))
+    own = sampling.num_logprobs
+    shown = sampling.prompt_logprobs if i == 0 or (is_begun and own is not None) else None
+    if own is not None and (is_begun or (has_echo and i == 0)):
+        shown = max(shown or 0, own)
     seed = None if sampling.seed is None else choice_seed(sampling.seed, i)
-    return replace(sampling, seed=seed, prompt_logprobs=wants_prompt)
+    return replace(sampling, seed=seed, prompt_logprobs=shown)
 
 
-def _encode_prompts(replica: Replica, request: GenerationRequest) -> list[tuple[str | list[int], list[int]]]:
-    """Each prompt as it was sent (of a chat: nothing) and as token ids."""
-    window = replica.engine.max_model_len
+def _encode_prompts(replica: Replica, request: GenerationRequest) -> list[list[int]]:
+    window, limit = replica.engine.max_model_len, output_limit(request)
+    kept = kept_tokens(request, window=window, num_output=1 if limit is None else limit)
     try:
-        if isinstance(request, ChatCompletionRequest):
-            tools = None if request.tool_choice == "none" else request.tools
-            return [("", replica.bundle.encode_chat(request.messages, tools, limit=window))]
-        return [
-            (sent, replica.bundle.encode_text(sent, limit=window) if isinstance(sent, str) else sent)
-            for sent in list_prompts(request)
-        ]
+        return encode_prompts(replica.bundle, request, kept=kept, limit=window)
     except TextTooLong as error:
         raise _too_long(request, f"at least {error.least_tokens}", window) from error
+
+
+def _echoes(replica: Replica, request: GenerationRequest, prompts: list[list[int]]) -> list[str | None]:
+    """What the answers to each prompt begin with."""
+    if not request.echo:
+        return [None] * len(prompts)
+    if isinstance(request, ChatCompletionRequest):
+        last = request.messages[-1]
+        return [content_text(last.content) if isinstance(last, AssistantMessage) else None]
+    is_cut = request.truncate_prompt_tokens is not None
+    return [
+        sent if isinstance(sent, str) and not is_cut else replica.bundle.tokenizer.decode(prompt_ids)
+        for sent, prompt_ids in zip(list_prompts(request), prompts, strict=True)
+    ]
 
 
 def _max_tokens(replica: Replica, request: GenerationRequest, num_prompt: int) -> int:
@@ -177,25 +244,26 @@ def _max_tokens(replica: Replica, request: GenerationRequest, num_prompt: int) -
     if limit is not None and num_prompt + limit > window:
         is_newer = isinstance(request, ChatCompletionRequest) and request.max_completion_tokens is not None
         raise ProtocolError(
-            f"the prompt's {num_prompt} tokens and {limit} for the answer exceed the model's window of {window}; "
-            f"ask for at most {window - num_prompt} or shorten the prompt",
+            answer_too_long(window, num_prompt, limit, _place(request)),
             param="max_completion_tokens" if is_newer else "max_tokens",
-            code="context_length_exceeded",
+            code=CONTEXT_LENGTH_EXCEEDED,
         )
     return limit if limit is not None else min(window - num_prompt, replica.defaults.max_new_tokens or window)
 
 
 def _too_long(request: GenerationRequest, num_prompt: str, window: int) -> ProtocolError:
-    return ProtocolError(
-        f"the prompt has {num_prompt} tokens, the model's window is {window} and an answer needs at least one; "
-        "shorten it",
-        param="messages" if isinstance(request, ChatCompletionRequest) else "prompt",
-        code="context_length_exceeded",
-    )
+    place = _place(request)
+    return ProtocolError(prompt_too_long(window, num_prompt, place), param=place, code=CONTEXT_LENGTH_EXCEEDED)
 
 
-def _sampling(request: GenerationRequest, defaults: SamplingDefaults, *, max_tokens: int) -> SamplingParams:
+def _place(request: GenerationRequest) -> Literal["messages", "prompt"]:
+    return "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
+
+
+def _sampling(replica: Replica, request: GenerationRequest, *, max_tokens: int) -> SamplingParams:
+    defaults, vocab_size = replica.defaults, replica.engine.vocab_size
     top_k = _given(request.top_k, defaults.top_k)
+    allowed = request.allowed_token_ids
     return SamplingParams(
         temperature=_given(request.temperature, defaults.temperature),
         top_p=_given(request.top_p, defaults.top_p),
@@ -210,15 +278,31 @@ def _sampling(request: GenerationRequest, defaults: SamplingDefaults, *, max_tok
         min_tokens=request.min_tokens or 0,
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
-        num_logprobs=_num_logprobs(request),
+        num_logprobs=_num_logprobs(request, vocab_size),
+        logprob_token_ids=tuple(request.logprob_token_ids or ()),
+        prompt_logprobs=None if request.prompt_logprobs is None else at_most(request.prompt_logprobs, vocab_size),
+        allowed_token_ids=None if allowed is None else array("q", sorted(set(allowed))),
+        bad_words=_bad_words(replica, request.bad_words or ()),
     )
 
 
-def _num_logprobs(request: GenerationRequest) -> int | None:
+def _bad_words(replica: Replica, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+    """As they stand at a text's beginning, and after a space. Raises ProtocolError for one that has no tokens."""
+    found: dict[tuple[int, ...], None] = {}
+    for i, word in enumerate(words):
+        for text in (word.lstrip(), " " + word.lstrip()):
+            ids = tuple(replica.bundle.tokenizer.encode(text, add_special_tokens=False)) if text.strip() else ()
+            if not ids:
+                raise ProtocolError(f"bad_words[{i}] has no tokens: {word!r}", param="bad_words")
+            found[ids] = None
+    return tuple(found)
+
+
+def _num_logprobs(request: GenerationRequest, vocab_size: int) -> int | None:
     """How many of the likeliest to tell beside each token; None for no log-probabilities."""
     if isinstance(request, CompletionRequest):
-        return request.logprobs
-    return (request.top_logprobs or 0) if request.logprobs else None
+        return None if request.logprobs is None else at_most(request.logprobs, vocab_size)
+    return at_most(request.top_logprobs or 0, vocab_size) if request.logprobs else None
 
 
 def _given(value: Number | None, default: Number) -> Number:

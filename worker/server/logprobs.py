@@ -1,10 +1,17 @@
 """Log-probabilities beside an answer's text: which tokens made the text that goes out, and OpenAI's two shapes."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from protocol.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from protocol.responses import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from text.tokenizer import Tokenizer
 from worker.engine.request import TokenLogprobs
 
@@ -52,39 +59,64 @@ def score_prompt(prompt_ids: list[int], logprobs: Sequence[TokenLogprobs], offse
     ]
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[ScoredToken]) -> ChatLogprobs:
-    return ChatLogprobs(
-        content=[_chat_token(tokenizer, token.token_id, token.logprobs) for token in tokens if token.logprobs]
-    )
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[ScoredToken], *, spells_ids: bool = False) -> ChatLogprobs:
+    def likely(token_id: int, logprob: float) -> TopLogprob:
+        piece = tokenizer.piece(token_id)
+        text = _id_name(token_id) if spells_ids else _text_or_escapes(piece)
+        return TopLogprob(token=text, logprob=max(logprob, _LEAST), bytes=list(piece))
+
+    def scored(token_id: int, logprobs: TokenLogprobs) -> TokenLogprob:
+        own, top = likely(token_id, logprobs.logprob), [likely(*each) for each in logprobs.top]
+        return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=top)
+
+    return ChatLogprobs(content=[scored(token.token_id, token.logprobs) for token in tokens if token.logprobs])
 
 
-def completion_logprobs(tokenizer: Tokenizer, tokens: list[ScoredToken]) -> CompletionLogprobs:
+def completion_logprobs(
+    tokenizer: Tokenizer, tokens: list[ScoredToken], *, spells_ids: bool = False
+) -> CompletionLogprobs:
+    def spell(token_id: int) -> str:
+        return _id_name(token_id) if spells_ids else _spell(tokenizer, token_id)
+
     return CompletionLogprobs(
-        tokens=[_spell(tokenizer, token.token_id) for token in tokens],
+        tokens=[spell(token.token_id) for token in tokens],
         token_logprobs=[max(token.logprobs.logprob, _LEAST) if token.logprobs else None for token in tokens],
-        top_logprobs=[_by_spelling(tokenizer, token.token_id, token.logprobs) for token in tokens],
+        top_logprobs=[_by_spelling(spell, token.token_id, token.logprobs) for token in tokens],
         text_offset=[token.text_offset for token in tokens],
     )
 
 
-def _chat_token(tokenizer: Tokenizer, token_id: int, logprobs: TokenLogprobs) -> TokenLogprob:
-    own = _likely(tokenizer, token_id, logprobs.logprob)
-    top = [_likely(tokenizer, each, logprob) for each, logprob in logprobs.top]
-    return TokenLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=top)
+def prompt_logprobs(
+    tokenizer: Tokenizer, ids: list[int], scores: Sequence[TokenLogprobs], num_top: int
+) -> PromptLogprobs:
+    """vLLM's shape. scores: of all tokens but the first, and perhaps of more."""
+    found: PromptLogprobs = [None]
+    for token_id, score in zip(ids[1:], scores, strict=False):
+        ranked = {token_id: (score.logprob, score.rank)}
+        for rank, (likely_id, logprob) in enumerate(score.top[:num_top], start=1):
+            ranked.setdefault(likely_id, (logprob, rank))
+        found.append(
+            {
+                str(each): PromptLogprob(
+                    logprob=max(logprob, _LEAST), rank=rank, decoded_token=_text_or_escapes(tokenizer.piece(each))
+                )
+                for each, (logprob, rank) in ranked.items()
+            }
+        )
+    return found
 
 
-def _likely(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
-    piece = tokenizer.piece(token_id)
-    return TopLogprob(token=_text_or_escapes(piece), logprob=max(logprob, _LEAST), bytes=list(piece))
+def _id_name(token_id: int) -> str:
+    return f"token_id:{token_id}"
 
 
-def _by_spelling(tokenizer: Tokenizer, token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
+def _by_spelling(spell: Callable[[int], str], token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
     """The likeliest and the token itself; of several that are spelled alike the likeliest."""
     if logprobs is None:
         return None
     found: dict[str, float] = {}
     for each, logprob in (*logprobs.top, (token_id, logprobs.logprob)):
-        found.setdefault(_spell(tokenizer, each), max(logprob, _LEAST))
+        found.setdefault(spell(each), max(logprob, _LEAST))
     return found
 
 

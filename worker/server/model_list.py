@@ -1,16 +1,25 @@
-"""`GET /v1/models`."""
+"""`GET /v1/models`, and each of them."""
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.responses import ModelCard, ModelList
-from worker.server.replica import Replica
+from worker.server.replica import Replica, UnknownModel
 
 
 async def model_list(request: Request) -> Response:
     models = _list_models(request.app.state.replica)
     return Response(msgspec.json.encode(models), media_type="application/json")
+
+
+async def model_card(request: Request) -> Response:
+    """Raises UnknownModel."""
+    name = request.path_params["model"]
+    for card in _list_models(request.app.state.replica).data:
+        if card.id == name:
+            return Response(msgspec.json.encode(card), media_type="application/json")
+    raise UnknownModel(name)
 
 
 def _list_models(replica: Replica) -> ModelList:

@@ -2,14 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.artifacts import digest_of
+from protocol.checks import MAX_LOGPROBS
 from protocol.errors import ErrorType, ProtocolError
 from protocol.load import LoadReport, load_header
 from text.bundle import Bundle
-from worker.engine.errors import UnknownAdapter
+from text.reasoning import ReasoningFormat
+from text.tool_calls.formats import ToolFormat
+from worker.engine.errors import EngineStopped, UnknownAdapter
 from worker.engine.request import Pooling
+from worker.guided import GrammarCompiler
 from worker.server.activity import Activity
 from worker.server.defaults import SamplingDefaults
 from worker.server.ledger import Ledger
@@ -59,11 +63,19 @@ class Replica:
     api_key: str | None
     metrics_key: str | None
     max_body_bytes: int
+    max_logprobs: int = MAX_LOGPROBS
+    tool_format: ToolFormat
+    reasoning: ReasoningFormat | None
+    grammars: GrammarCompiler | None = None
+    """None where the model's answers cannot be held to a format."""
     fetched: "FetchedAdapters | None" = None
     """None where no store of adapters is configured."""
     adapter_paths: dict[str, str] = field(default_factory=dict)
+    tokenizer_info: dict[str, Any] = field(default_factory=dict)
     positions: QueuePositions = field(default_factory=QueuePositions)
     activity: Activity = field(default_factory=Activity)
+    is_unix: bool = False
+    """It listens on a Unix socket."""
     is_draining: bool = False
 
     def adapter_for(self, model: str) -> str | None:
@@ -85,6 +97,8 @@ class Replica:
     def check_accepting(self) -> None:
         if self.is_draining:
             raise Draining()
+        if self.engine.is_broken:
+            raise EngineStopped()
 
     def load_header(self) -> bytes:
         num_running, num_waiting, num_free_blocks = self.engine.brief_load()

@@ -1,20 +1,26 @@
 """A replica, loaded from its settings: the engine, the text side, and what the server says about them."""
 
+import logging
 import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.object_store import BadStoreUrl
 from text.bundle import Bundle
 from text.folder import FolderError
+from text.reasoning import ReasoningFormat, detect_reasoning
+from text.tool_calls.formats import ToolFormat, detect_format
 from worker.engine.device import DeviceError
 from worker.engine.engine import Engine
 from worker.engine.settings import EngineSettings
+from worker.guided import GrammarCompiler, Vocabulary
 from worker.lora.adapter import AdapterError
 from worker.model.config import CheckpointError
+from worker.server.about import read_tokenizer_info
 from worker.server.defaults import read_defaults
 from worker.server.ledger import Ledger
 from worker.server.metrics import Metrics
@@ -25,21 +31,25 @@ from worker.settings import SettingsError, WorkerSettings
 if TYPE_CHECKING:
     from worker.server.fetched_adapters import FetchedAdapters
 
+log = logging.getLogger("tiergate.worker")
 
-def load_replica(settings: WorkerSettings) -> Replica:
+
+def load_replica(settings: WorkerSettings, *, load_engine: Callable[[EngineSettings], Engine] = Engine.load) -> Replica:
     """Loads the checkpoint. Raises SettingsError, one line naming the file and the reason."""
     try:
         defaults = read_defaults(settings.model)
-        engine = Engine.load(_engine_settings(settings))
+        engine = load_engine(_engine_settings(settings))
         bundle = Bundle.from_folder(
             settings.model,
             max_model_len=engine.max_model_len,
             allow_special_tokens=settings.allow_special_tokens,
         )
+        tokenizer_info = read_tokenizer_info(settings.model)
         if settings.public_prompts is not None:
             engine.share_prompts(read_public_prompts(settings.public_prompts, bundle))
     except (CheckpointError, AdapterError, DeviceError, FolderError, ValueError) as error:
         raise SettingsError(" ".join(str(error).split())) from error
+    metrics = Metrics(engine, settings.served_name)
     worker_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return Replica(
         engine=engine,
@@ -50,14 +60,43 @@ def load_replica(settings: WorkerSettings) -> Replica:
         ledger=Ledger(settings.ledger, worker_id=worker_id),
         created_at_s=int(time.time()),
         defaults=defaults,
-        metrics=Metrics(engine, settings.served_name),
+        metrics=metrics,
         pooling=settings.pooling,
         api_key=settings.api_key,
         metrics_key=settings.metrics_key,
         max_body_bytes=settings.max_body_bytes,
+        max_logprobs=settings.max_logprobs,
+        tool_format=_tool_format(settings, bundle),
+        reasoning=_reasoning(settings, bundle),
+        grammars=_grammars(engine, bundle, metrics),
         fetched=_fetched_adapters(settings, engine),
         adapter_paths={name: str(path) for name, path in settings.adapters.items()},
+        tokenizer_info=tokenizer_info,
+        is_unix=settings.uds is not None,
     )
+
+
+def _grammars(engine: Engine, bundle: Bundle, metrics: Metrics) -> GrammarCompiler | None:
+    try:
+        vocabulary = Vocabulary(bundle.tokenizer, vocab_size=engine.vocab_size, eos_token_ids=engine.eos_token_ids)
+    except ValueError as error:
+        log.warning("structured output is refused: %s", error)
+        return None
+    compiler = GrammarCompiler(vocabulary, observe=metrics.grammar_compile_s.observe)
+    metrics.watch_grammars(compiler)
+    return compiler
+
+
+def _tool_format(settings: WorkerSettings, bundle: Bundle) -> ToolFormat:
+    if settings.tool_parser != "auto":
+        return settings.tool_parser
+    return detect_format(bundle.template.sources.values() if bundle.template else ())
+
+
+def _reasoning(settings: WorkerSettings, bundle: Bundle) -> ReasoningFormat | None:
+    if settings.reasoning_parser == "auto":
+        return detect_reasoning(bundle.template.sources.values() if bundle.template else ())
+    return None if settings.reasoning_parser == "none" else settings.reasoning_parser
 
 
 def _fetched_adapters(settings: WorkerSettings, engine: Engine) -> "FetchedAdapters | None":
@@ -83,7 +122,7 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         dtype=settings.dtype,
         max_model_len=settings.max_model_len,
         num_blocks=settings.kv_blocks,
-        kv_memory_bytes=settings.kv_memory_mb << 20,
+        kv_memory_bytes=None if settings.kv_memory_mb is None else settings.kv_memory_mb << 20,
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
         max_waiting=settings.max_waiting,

@@ -1,4 +1,4 @@
-"""Reading a request's body, never more of it than is allowed."""
+"""Reading a request's body: JSON alone, and never more of it than is allowed."""
 
 from starlette.requests import Request
 
@@ -12,8 +12,27 @@ class BodyTooLarge(ProtocolError):
         super().__init__(f"the body is larger than {max_bytes} bytes; send less", code="body_too_large")
 
 
+class NotJson(ProtocolError):
+    status = 415
+
+    def __init__(self, content_type: str | None) -> None:
+        shown = "absent" if content_type is None else repr(content_type[:100])
+        super().__init__(
+            f"the Content-Type of the body is {shown}; send JSON with `Content-Type: application/json`",
+            code="unsupported_media_type",
+        )
+
+
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
-    """Raises BodyTooLarge as soon as the limit is passed, and starlette's ClientDisconnect."""
+    """Raises NotJson before anything is read, BodyTooLarge as soon as the limit is passed, and starlette's
+    ClientDisconnect.
+
+    Any web page may send a body of another type, or of none, to a worker on its reader's machine; for this one a
+    browser asks first, and the worker never consents.
+    """
+    content_type = request.headers.get("content-type")
+    if content_type is None or content_type.partition(";")[0].strip().lower() != "application/json":
+        raise NotJson(content_type)
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > max_bytes:
         raise BodyTooLarge(max_bytes)

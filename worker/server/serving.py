@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from worker import library_pages
 from worker.server.app import create_app
 from worker.server.health import Readiness
 from worker.server.replica import Replica
@@ -40,13 +41,15 @@ async def serve(
         resources.callback(replica.ledger.close)
         if replica.fetched is not None:
             resources.callback(replica.fetched.close)
+        if replica.grammars is not None:
+            resources.callback(replica.grammars.close)
         resources.push_async_callback(replica.engine.stop)
         if heartbeat is not None:
             resources.push_async_callback(heartbeat.close)
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listener]))
             announcing = loops.create_task(_announce(replica, readiness, heartbeat))
-            watching = loops.create_task(watch(lambda: replica.engine.is_broken))
+            watching = loops.create_task(_watch_engine(replica))
             await stop.wait()
             await _drain(replica, drain_grace_s)
             server.should_exit = True
@@ -56,7 +59,7 @@ async def serve(
 
 
 class EngineBroken(Exception):
-    """The step loop ended by a bug of ours; only a new process helps."""
+    """The step loop ended, by a bug of ours or with its GPU; only a new process helps."""
 
 
 async def watch(is_broken: Callable[[], bool]) -> None:
@@ -68,11 +71,21 @@ async def watch(is_broken: Callable[[], bool]) -> None:
         await asyncio.sleep(_WATCH_S)
 
 
+async def _watch_engine(replica: Replica) -> None:
+    try:
+        await watch(lambda: replica.engine.is_broken)
+    finally:
+        # So that those whose requests failed read why.
+        if replica.engine.is_broken:
+            await _is_idle_within(replica, _CLOSE_GRACE_S)
+
+
 async def _announce(replica: Replica, readiness: Readiness, heartbeat: "Heartbeat | None") -> None:
     """Gateways learn of this worker only when it has proven that it can answer."""
     started_at = time.monotonic()
     await readiness.prove(replica)
     log.info("ready: %s (first completion %.2f s)", replica.served_name, time.monotonic() - started_at)
+    await asyncio.to_thread(library_pages.release)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(replica.engine.take_memory())
         if heartbeat is not None:

@@ -41,5 +41,5 @@ class WholeAnswerWriter:
         return b"".join([tokens_comment(token_ids, index=index) for index, token_ids in untold.items()])
 
     def _ending(self) -> bytes:
-        body = encode_whole(self._job, self._pieces, self._answer.usage, self._tokenizer)
+        body = encode_whole(self._job, self._pieces, self._answer.usage, self._tokenizer, self._answer.prompt_logprobs)
         return accounting_comment(self._answer.accounting) + data_event(body) + DONE_EVENT

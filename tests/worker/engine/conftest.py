@@ -1,20 +1,26 @@
 """A tiny model with four adapters behind a real engine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests.kernels.hopper import on_hopper
 from tests.support.checkpoints import make_tiny_adapter, make_tiny_checkpoint
 from worker.engine.engine import Engine
+from worker.engine.gpu_runner import GpuRunner
+from worker.engine.runner import Runner
 from worker.engine.settings import EngineSettings
 
+BY_INTERPRETER = (pytest.mark.long, pytest.mark.timeout(1800))
 ADAPTERS = ("one", "two", "three", "four")
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("model"))
+    # Heads of 64, as the GPU's kernels want them.
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("model"), hidden_size=128, num_heads=2, num_kv_heads=1)
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +33,22 @@ def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     }
 
 
+on_both_runners = pytest.mark.parametrize("runs_on", ["cpu", pytest.param("gpu", marks=BY_INTERPRETER)], indirect=True)
+"""For tests of what an engine answers: on the CPU, and with the GPU's runner on interpreted kernels."""
+
+
 @pytest.fixture
-async def engine(checkpoint: Path, adapters: dict[str, Path]) -> AsyncIterator[Engine]:
-    engine = Engine.load(EngineSettings(model_path=checkpoint, num_threads=1, adapters=adapters))
+def runs_on(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where every engine of the test computes."""
+    place = getattr(request, "param", "cpu")
+    with on_hopper() if place == "gpu" else nullcontext():
+        yield place
+
+
+@pytest.fixture
+async def engine(runs_on: str, checkpoint: Path, adapters: dict[str, Path]) -> AsyncIterator[Engine]:
+    engine = Engine.load(EngineSettings(model_path=checkpoint, num_threads=1, adapters=adapters, is_eager=True))
+    assert isinstance(engine._parts.runner, GpuRunner if runs_on == "gpu" else Runner)
     engine.start()
     yield engine
     await engine.stop()

@@ -26,7 +26,8 @@ from worker.engine.errors import (
     UnknownAdapter,
 )
 from worker.engine.parts import load_parts
-from worker.engine.runner import Runner, StepOutputs
+from worker.engine.pending import Pending
+from worker.engine.runner import Runner
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Chunk
 from worker.engine.settings import EngineSettings
@@ -228,11 +229,15 @@ class BreakingRunner:
     """A runner whose computation raises whenever a sequence of the step holds the poison."""
 
     runner: Runner
+    is_lost: bool = False
 
-    def run(self, chunks: list[Chunk]) -> StepOutputs:
+    def launch(self, chunks: list[Chunk]) -> Pending:
         if any(POISON in chunk.sequence.token_ids for chunk in chunks):
             raise torch.OutOfMemoryError("no room for this")
-        return self.runner.run(chunks)
+        return self.runner.launch(chunks)
+
+    def close(self) -> None:
+        self.runner.close()
 
 
 async def test_a_step_that_raises_fails_only_the_request_that_breaks_it(checkpoint: Path) -> None:
@@ -274,10 +279,13 @@ class HeldRunner:
     is_computing: threading.Event = field(default_factory=threading.Event)
     may_go_on: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, chunks: list[Chunk]) -> StepOutputs:
+    def launch(self, chunks: list[Chunk]) -> Pending:
         self.is_computing.set()
         assert self.may_go_on.wait(20)
-        return self.runner.run(chunks)
+        return self.runner.launch(chunks)
+
+    def close(self) -> None:
+        self.runner.close()
 
 
 async def test_an_id_that_is_used_again_gets_nothing_of_its_first_use(checkpoint: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine_requests import collect, make_request
+from tests.worker.engine.conftest import on_both_runners
 from worker.engine.engine import Engine
 from worker.engine.errors import EngineStopped, QueueFull
 from worker.engine.request import EngineRequest, TokenOutput
@@ -29,12 +30,14 @@ async def collect_all(engine: Engine, groups: list[list[EngineRequest]]) -> list
     return token_ids
 
 
+@on_both_runners
 async def test_a_group_answers_as_each_of_it_alone(engine: Engine) -> None:
     groups = [make_group(5), [make_request([1, 2, 3]), make_request([1, 2, 3], max_tokens=1)]]
     alone = [await collect(engine, request) for group in groups for request in group]
     assert await collect_all(engine, groups) == alone
 
 
+@on_both_runners
 async def test_the_others_go_on_when_the_first_is_given_up(engine: Engine) -> None:
     expected = await collect_all(engine, [make_group(4)])
     for num_given_up in (1, 2):
@@ -46,6 +49,7 @@ async def test_the_others_go_on_when_the_first_is_given_up(engine: Engine) -> No
     assert engine.report().num_free_blocks == engine.report().num_blocks
 
 
+@on_both_runners
 async def test_one_that_waits_can_be_given_up(engine: Engine) -> None:
     group = [replace(request, adapter="one") for request in make_group(3)]
     expected = await collect_all(engine, [group])

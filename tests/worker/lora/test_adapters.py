@@ -134,6 +134,17 @@ def test_missing_and_truncated_files_are_refused(checkpoint: Path, tmp_path: Pat
     assert_refused(path, checkpoint, "the file is missing")
 
 
+def test_what_was_read_does_not_change_when_its_file_is_written_anew(checkpoint: Path, tmp_path: Path) -> None:
+    path = make_tiny_adapter(tmp_path, checkpoint)
+    read = read_adapter(path, read_config(checkpoint), torch.float32)
+    before = [a.clone() for a, _ in read.weights.values()]
+    # To the place where it lies. Were the file mapped, a look beyond its end would end this process.
+    weights = path / "adapter_model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    weights.write_bytes(b"")
+    assert all(torch.equal(a, old) for (a, _), old in zip(read.weights.values(), before, strict=True))
+
+
 def edit_config(path: Path, **change: object) -> None:
     file = path / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.running_worker import RunningWorker
 
+JSON = {"Content-Type": "application/json"}
 HI = [{"role": "user", "content": "Hi"}]
 CHAT = {"model": "tiny", "messages": HI}
 TEXT = {"model": "tiny", "prompt": "Hi"}
@@ -42,10 +43,11 @@ def assert_error(reply: httpx.Response, status: int, param: str | None) -> None:
         ({"logit_bias": {"99999": 1}}, 400, "logit_bias"),
         ({"logit_bias": {"9" * 5000: 1}}, 400, "logit_bias"),
         ({"stop_token_ids": [99999]}, 400, "stop_token_ids"),
-        ({"n": 17}, 400, "n"),
+        ({"n": 129}, 400, "n"),
         ({"top_logprobs": 1}, 400, "top_logprobs"),
         ({"top_k": 2**70, "top_logprobs": 1}, 400, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
+        ({"structured_outputs": {"regex": "("}}, 400, "structured_outputs.regex"),
     ],
 )
 def test_a_bad_chat_names_the_field(
@@ -88,15 +90,16 @@ def test_a_prompt_over_the_window_says_the_numbers(http: httpx.Client) -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"model": "\xff"}'])
 def test_what_is_not_json_in_utf8_is_refused(http: httpx.Client, body: bytes) -> None:
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
-        assert_error(http.post(path, content=body), 400, None)
+        assert_error(http.post(path, content=body, headers=JSON), 400, None)
 
 
 def test_a_body_over_the_limit_is_refused_while_it_is_read(worker: RunningWorker, http: httpx.Client) -> None:
-    assert_error(http.post("/v1/completions", content=b"x" * (8 * 2**20 + 1)), 413, None)
+    assert_error(http.post("/v1/completions", content=b"x" * (8 * 2**20 + 1), headers=JSON), 413, None)
     # Chunked, without a length, and never finished: the answer must come before the end of the body.
     host, port = worker.origin.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(9):
             connection.sendall(b"100000\r\n" + b"x" * 2**20 + b"\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
@@ -125,10 +128,17 @@ def test_tokenize_wants_one_kind_of_input(http: httpx.Client) -> None:
     assert_error(http.post("/detokenize", json={"tokens": [2**40]}), 400, "tokens[0]")
 
 
+def test_an_id_outside_the_vocabulary_is_named(http: httpx.Client) -> None:
+    reply = http.post("/detokenize", json={"tokens": [5, 383, 384, 999]})
+    assert_error(reply, 400, "tokens")
+    assert "384" in reply.json()["error"]["message"]
+    assert http.post("/detokenize", json={"tokens": [383]}).status_code == 200
+
+
 def test_a_refused_request_leaves_nothing_behind(http: httpx.Client, worker: RunningWorker) -> None:
     for i in range(20):
         body = json.dumps(CHAT | {"max_tokens": 10_000 + i, "stream": i % 2 == 0})
-        assert http.post("/v1/chat/completions", content=body).status_code == 400
+        assert http.post("/v1/chat/completions", content=body, headers=JSON).status_code == 400
     load = worker.load()
     assert (load["num_running"], load["num_waiting"]) == (0, 0)
     assert load["num_free_blocks"] == load["num_blocks"]

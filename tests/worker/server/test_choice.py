@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import ToolCall
 from tests.support.scripted import make_scripted_checkpoint
 from tests.worker.server.test_tool_calls import SCRIPT
 from text.bundle import Bundle
+from text.reasoning import ReasoningFormat
+from text.tool_calls.parts import CallArguments, CallBegun, CallEnded
 from worker.engine.request import EngineRequest, SamplingParams, TokenLogprobs, TokenOutput
 from worker.engine.stream import Bell, TokenStream
+from worker.server.calls import CallReading
 from worker.server.choice import Choice, Piece
+from worker.server.display import Display
 from worker.server.intake import Job
 
 
@@ -20,7 +23,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle.from_folder(make_scripted_checkpoint(tmp_path_factory.mktemp("scripted") / "m", SCRIPT))
 
 
-def make_job(*, stops: tuple[str, ...] = ()) -> Job:
+def make_job(*, stops: tuple[str, ...] = (), is_single: bool = False, reasoning: ReasoningFormat | None = None) -> Job:
     return Job(
         request_id="1",
         tenant="",
@@ -31,8 +34,11 @@ def make_job(*, stops: tuple[str, ...] = ()) -> Job:
         created_at_s=0,
         arrived_at=0.0,
         is_chat=True,
+        goes_on=False,
+        display=Display(),
         stops=stops,
-        has_tools=True,
+        reasoning=reasoning,
+        calls=CallReading(format="hermes", names=frozenset(["weather"]), is_single=is_single),
         has_logprobs=True,
         is_stream=True,
         includes_usage=False,
@@ -74,7 +80,7 @@ def told(pieces: list[Piece]) -> list[tuple[Any, ...]]:
     return [
         (
             piece.token_ids,
-            [part.function if isinstance(part, ToolCall) else part for part in piece.parts],
+            [part.name if isinstance(part, CallBegun) else part for part in piece.parts],
             piece.scored,
             piece.finish_reason,
         )
@@ -95,3 +101,24 @@ async def test_logprobs_beside_calls_go_out_by_the_ids_however_these_were_merged
     for cuts in [0, *(chance.getrandbits(len(ids)) for _ in range(100))]:
         pieces, discarded = take_all(bundle, job, ids, cuts)
         assert (told(pieces), discarded) == (told(expected), num_discarded)
+
+
+async def test_an_answer_that_may_have_one_call_ends_with_it_and_what_came_after_does_not_count(bundle: Bundle) -> None:
+    """However the tokens were merged: they are billed."""
+    call, rest = SCRIPT, ["text", "I look."]
+    ids = [token_id for part in [*call, *rest, "<|im_end|>"] for token_id in encode(bundle, part)]
+    num_kept = len([token_id for part in call[:-2] for token_id in encode(bundle, part)])
+    chance = random.Random(0)
+    for cuts in [0, -1, *(chance.getrandbits(len(ids)) for _ in range(20))]:
+        pieces, discarded = take_all(bundle, make_job(is_single=True), ids, cuts)
+        assert pieces[-1].finish_reason == "tool_calls"
+        assert pieces[-1].parts[-1] == CallEnded()
+        assert sum(len(piece.token_ids) for piece in pieces) == num_kept
+        assert discarded == len(ids) - num_kept
+
+
+async def test_each_token_of_the_arguments_goes_out_as_it_comes(bundle: Bundle) -> None:
+    ids = [token_id for part in [*SCRIPT, "<|im_end|>"] for token_id in encode(bundle, part)]
+    pieces, _ = take_all(bundle, make_job(), ids, -1)
+    written = [part.text for piece in pieces for part in piece.parts if isinstance(part, CallArguments)]
+    assert written == ['{"ci', 'ty": "Kö', 'ln"}']

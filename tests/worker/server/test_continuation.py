@@ -42,12 +42,28 @@ TEXTS = [
     {"logprobs": 2, "temperature": 1.7, "seed": 5},
     {"logprobs": 1, "echo": True, "n": 2, "temperature": 1.2, "seed": 5},
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    {"return_token_ids": True, "bad_words": ["the", "e"], "temperature": 1.5, "seed": 8, "n": 2},
+    {"return_token_ids": True, "stop": ["e", "qu"], "include_stop_str_in_output": True, "temperature": 1.5, "seed": 8},
+    {"allowed_token_ids": [60, 70, 80], "logprobs": 1, "logprob_token_ids": [5, 6], "temperature": 1.0, "seed": 8},
 ]
 CHATS = [
     {"tools": [TOOL]},
     {"tools": [TOOL], "n": 2, "logprobs": True},
     {"stream_options": {"include_usage": True}},
+    {"skip_special_tokens": False, "include_stop_str_in_output": True, "return_token_ids": True, "logprobs": True},
+    {
+        "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "So: "}],
+        "continue_final_message": True,
+        "echo": True,
+        "max_tokens": 6,
+        "temperature": 1.0,
+        "seed": 4,
+        "return_token_ids": True,
+    },
 ]
+
+
+PROMPT_SCORES = {"prompt_logprobs": 2, "logprobs": 3, "logprob_token_ids": [5, 6], "n": 2, "return_token_ids": True}
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +118,21 @@ def figures(content: bytes) -> Accounting:
 def joined(chunks: list[dict[str, Any]], num_choices: int) -> dict[str, Any]:
     """What a client makes of a stream, whatever its chunks are."""
     choices: list[dict[str, Any]] = [
-        {"text": "", "roles": 0, "calls": {}, "logprobs": [], "ends": []} for _ in range(num_choices)
+        {"text": "", "roles": 0, "calls": {}, "logprobs": [], "ends": [], "ids": [], "prompts": []}
+        for _ in range(num_choices)
     ]
     for chunk in chunks:
         for choice in chunk["choices"]:
             into, delta = choices[choice["index"]], choice.get("delta", {})
             into["text"] += choice.get("text") or delta.get("content") or ""
             into["roles"] += "role" in delta
+            into["ids"] += choice.get("token_ids", [])
+            into["prompts"] += [each["prompt_token_ids"] for each in (choice, chunk) if "prompt_token_ids" in each]
             for call in delta.get("tool_calls") or []:
-                into["calls"].setdefault(call["index"], []).append({**call["function"]})
+                called = into["calls"].setdefault(call["index"], {"name": "", "arguments": "", "ids": 0})
+                called["name"] += call["function"].get("name") or ""
+                called["arguments"] += call["function"].get("arguments") or ""
+                called["ids"] += "id" in call
             scored = choice.get("logprobs") or {}
             into["logprobs"] += scored.get("content") or list(
                 zip_longest(*(scored.get(name, ()) for name in ("tokens", "token_logprobs", "text_offset")))
@@ -177,7 +199,9 @@ def test_a_chat_cut_anywhere_goes_on_with_its_calls(caller: RunningWorker, field
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"n": 2, "temperature": 1.0, "seed": 3}, {"logprobs": 2, "echo": True}, {"stop": "e"}], ids=str
+    "fields",
+    [{}, {"n": 2, "temperature": 1.0, "seed": 3}, {"logprobs": 2, "echo": True}, {"stop": "e"}, PROMPT_SCORES],
+    ids=str,
 )
 def test_a_whole_answer_is_whole_after_any_number_of_ids(keyed: RunningWorker, fields: dict[str, Any]) -> None:
     body = TEXT | fields

@@ -67,6 +67,8 @@ def test_usage_in_each_chunk_grows(client: openai.OpenAI) -> None:
     assert len(counts) == len(chunks)
     assert counts == sorted(counts)
     assert counts[-1] == 10
+    # Nothing was sent yet with the chunk that tells the role.
+    assert chunks[0].choices[0].delta.role == "assistant" and counts[0] == 0
 
 
 def test_models_lists_the_model_and_its_adapters(client: openai.OpenAI) -> None:

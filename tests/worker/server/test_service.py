@@ -17,7 +17,7 @@ CHAT = [{"role": "user", "content": "Hi 👍"}]
 def test_the_bundle_counts_what_the_worker_bills(http: httpx.Client) -> None:
     bundle = Bundle.from_bytes(http.get("/tokenizer").content)
     reply = http.post("/v1/chat/completions", json={"model": "tiny", "messages": CHAT, "max_tokens": 1}).json()
-    assert bundle.count_chat([UserMessage(content="Hi 👍")]) == reply["usage"]["prompt_tokens"]
+    assert len(bundle.encode_chat([UserMessage(content="Hi 👍")])) == reply["usage"]["prompt_tokens"]
     assert bundle.max_model_len == 8192
 
 

@@ -103,7 +103,8 @@ def test_ids_are_told_now_and_then_and_the_rest_at_the_end(http: httpx.Client, m
 def ask_raw(worker: RunningWorker, body: dict[str, Any]) -> socket.socket:
     url, content = urlsplit(worker.origin), json.dumps(body).encode()
     sock = socket.create_connection((url.hostname or "", url.port or 0), timeout=30)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: worker\r\ncontent-length: {len(content)}\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nhost: worker\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(content)}\r\n"
     sock.sendall(head.encode() + b"x-tiergate-accounting: events\r\n\r\n" + content)
     return sock
 
