@@ -83,9 +83,14 @@ def text_complexity(prompt: str, weights: Weights | None = None) -> Complexity:
 
 
 def chat_complexity(
-    messages: Sequence[Message], tools: Sequence[Tool] = (), *, weights: Weights | None = None
+    messages: Sequence[Message],
+    tools: Sequence[Tool] = (),
+    *,
+    weights: Weights | None = None,
+    is_structured: bool = False,
 ) -> Complexity:
-    return complexity_of(chat_prompt(messages, tools), weights)
+    """is_structured: the request itself says that the answer follows a schema."""
+    return complexity_of(chat_prompt(messages, tools, is_structured=is_structured), weights)
 
 
 def complexity_of(prompt: Prompt, weights: Weights | None = None) -> Complexity:
@@ -113,7 +118,7 @@ def text_prompt(text: str) -> Prompt:
     return Prompt(text, has_schema=_has_schema(text))
 
 
-def chat_prompt(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
+def chat_prompt(messages: Sequence[Message], tools: Sequence[Tool] = (), *, is_structured: bool = False) -> Prompt:
     num_chars, num_user_turns, question, rules, has_tools = 0, 0, "", [], bool(tools)
     for message in messages:
         text = content_text(message.content)
@@ -131,7 +136,7 @@ def chat_prompt(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prom
         num_chars=num_chars,
         num_user_turns=num_user_turns,
         has_tools=has_tools,
-        has_schema=_has_schema(question) or _has_schema(all_rules),
+        has_schema=is_structured or _has_schema(question) or _has_schema(all_rules),
     )
 
 

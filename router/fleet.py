@@ -29,12 +29,16 @@ class Member(msgspec.Struct, kw_only=True, frozen=True):
     url: str
     engine: EngineKind = "tiergate"
     model_name: str
+    lacks: frozenset[str] = frozenset()
+    """What it would ignore or fail at, though OpenAI's API has it."""
     load: LoadReport | None = None
     age_s: float = 0.0
     """How old `load` was when the picture was drawn, by the gateway's own clock since it received it."""
     is_healthy: bool = True
     is_on_trial: bool = False
     """Its circuit breaker is half open: one request of this process at a time finds out whether it is well."""
+    is_drained: bool = False
+    """An operator keeps new requests away."""
     weight: float = 1.0
     """The share of its fair load that it gets, above 0 and up to 1: less than 1 while a new replica starts slowly."""
     recent_ttft_ms: float | None = None
@@ -67,6 +71,11 @@ class Pool(msgspec.Struct, kw_only=True, frozen=True, dict=True):
         """Computed by the first decision that needs it, once a picture."""
         return Replicas(self.members)
 
+    @cached_property
+    def lacks(self) -> frozenset[str]:
+        """What a request may not ask for, since it may come to any of the members."""
+        return frozenset[str]().union(*[member.lacks for member in self.members])
+
 
 class Fleet(msgspec.Struct, kw_only=True, frozen=True):
     pools: Mapping[str, Pool]
@@ -93,6 +102,7 @@ def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, .
             member
             for member in pool.members
             if member.is_healthy
+            and not member.is_drained
             and ((load := member.load) is None or (not load.is_draining and (adapter is None or load.serves(adapter))))
         ]
     )

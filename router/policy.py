@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from protocol.context_window import answer_too_long
 from router.balance import Affinity, Candidate, order
 from router.complexity import DEFAULT_THRESHOLD
 from router.errors import DoesNotFit, NoReplica, PoolNotAllowed, Saturated, UnknownModel
@@ -319,10 +320,7 @@ def _fitting(request: RouteRequest, pools: tuple[Pool, ...]) -> tuple[Pool, ...]
     fitting = tuple([pool for pool in pools if needed <= pool.context_window])
     if not fitting:
         window = max(pool.context_window for pool in pools)
-        raise DoesNotFit(
-            f"{request.prompt_tokens} prompt tokens and {request.max_tokens} for the answer do not fit into the "
-            f"context window of {window} tokens"
-        )
+        raise DoesNotFit(answer_too_long(window, request.prompt_tokens, request.max_tokens, "prompt"))
     return fitting
 
 

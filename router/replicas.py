@@ -180,6 +180,8 @@ class Replicas:
 
 
 def _is_usable(member: "Member") -> bool:
+    if member.is_drained:
+        return False
     return member.is_healthy and not (member.load is not None and member.load.is_draining)
 
 

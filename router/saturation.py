@@ -31,10 +31,14 @@ class PoolState(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_full(replica: Replica, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> bool:
     """A server that reports nothing that can be true is full only by what we ourselves have sent there."""
-    member = replica.member
-    waiting = member.load.num_waiting if member.load is not None and is_sane(member) else 0
+    member, load = replica.member, replica.member.load
     # Of ours, those that had no token when the report came are in its numbers, waiting or being computed.
-    waiting += max(0, member.in_flight.num_unanswered - member.own_unanswered)
+    waiting = max(0, member.in_flight.num_unanswered - member.own_unanswered)
+    if load is not None and is_sane(member):
+        if member.engine == "tiergate" and not load.num_waiting:
+            # What was sent since takes the free slots first; how many others have, nobody tells.
+            waiting = max(0, waiting - max(0, load.max_num_seqs - load.num_running))
+        waiting += load.num_waiting
     return waiting > thresholds.max_waiting or is_tight(member, thresholds.min_free_kv)
 
 

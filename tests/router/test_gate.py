@@ -65,6 +65,22 @@ def test_a_pool_closes_when_every_replica_is_full_and_not_before() -> None:
     assert gate.observe(no_blocks, 0.3).is_saturated
 
 
+def test_a_burst_into_free_slots_fills_nothing() -> None:
+    at = member("a", load(running=14))
+    for _ in range(60):
+        at.in_flight.send(0.0)
+    assert not PoolGate().observe(pool("p", at), 0.0).is_saturated, "50 run, 10 wait"
+    at.in_flight.send(0.0)
+    assert PoolGate().observe(pool("p", at), 0.0).is_saturated
+
+
+def test_of_a_strangers_slots_nothing_is_known() -> None:
+    at = member("a", load(), engine="openai")
+    for _ in range(11):
+        at.in_flight.send(0.0)
+    assert PoolGate().observe(pool("p", at), 0.0).is_saturated
+
+
 def test_what_counts_as_full_can_be_set() -> None:
     gate = PoolGate(Thresholds(max_waiting=2))
     assert not gate.observe(pool("p", member("a", load(waiting=2))), 0.0).is_saturated
