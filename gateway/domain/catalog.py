@@ -3,22 +3,28 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import null, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
+from gateway.domain.limits import LimitScope, ScopeLimits, scope_limits
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
 from gateway.domain.prices.price_book import DiscountTerms, PriceBook, PriceTerms, SurchargeTerms
+from gateway.domain.principal import Principal
+from gateway.domain.sessions.models import SessionPolicy
+from gateway.domain.sessions.terms import SessionTerms
+from gateway.domain.tenants.models import EndUser, Tenant
 from gateway.domain.tiers.models import Tier
+from gateway.http.errors import Forbidden
 from router.policy import OnSaturation
 
 if TYPE_CHECKING:
@@ -53,6 +59,27 @@ class TierTerms:
     is_hedged: bool
     allowed_pools: list[str] | None
     is_best_effort: bool
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Whose a limit is that is not the tier's own: its name -> `this tenant`, `this key`."""
+
+    def owner_of(self, limit: str) -> str:
+        """As refusals name it."""
+        return self.owners.get(limit, f"tier {self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTerms:
+    """Of a tenant with limits of its own, or for its end users."""
+
+    tier: TierTerms
+    """With the tenant's own limits in it."""
+    user_limits: ScopeLimits | None
+    """Of each end user who has none of his own."""
+    users: Mapping[str, ScopeLimits | None]
+
+    def user_scope(self, user_id: str) -> LimitScope | None:
+        limits = self.users.get(user_id, self.user_limits)
+        return None if limits is None else LimitScope(f"user:{user_id}", limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +111,33 @@ class Catalog:
     models: Mapping[str, ModelTerms]
     adapters: Mapping[tuple[UUID | None, str], AdapterTerms]
     prices: PriceBook
+    tenants: Mapping[str, TenantTerms] = field(default_factory=dict)
+    """By id."""
+    session_terms: Mapping[UUID, SessionTerms] = field(default_factory=dict)
+    """Of tenants that chose some."""
+
+    def tier_of(self, principal: Principal) -> TierTerms:
+        """With the limits that tenant and key have in place of the tier's. Raises Forbidden for one that is gone."""
+        tier = self.tenant_tier(principal.tenant_text, principal.tier)
+        if tier is None:
+            raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+        if principal.context_tokens is None and principal.default_max_tokens is None:
+            return tier
+        tier = replace(tier, default_max_tokens=principal.default_max_tokens or tier.default_max_tokens)
+        own = principal.context_tokens
+        if own is None or (tier.context_tokens is not None and tier.context_tokens <= own):
+            return tier
+        return replace(tier, context_tokens=own, owners={**tier.owners, "context_tokens": "this key"})
+
+    def tenant_tier(self, tenant_id: str, tier: str) -> TierTerms | None:
+        own = self.tenants.get(tenant_id)
+        return self.tiers.get(tier) if own is None else own.tier
+
+    def scopes_of(self, principal: Principal, user_id: str | None) -> tuple[LimitScope, ...]:
+        """Whom else than the tenant a request counts for: the key and the end user, where they have limits."""
+        own = self.tenants.get(principal.tenant_text) if user_id else None
+        scope = None if own is None or user_id is None else own.user_scope(user_id)
+        return principal.limit_scopes if scope is None else (*principal.limit_scopes, scope)
 
     def adapter_of(self, tenant_id: UUID, name: str) -> AdapterTerms | None:
         """The tenant's own adapter of this name, else the public one."""
@@ -113,35 +167,72 @@ class CatalogCache:
     async def refresh_forever(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            try:
-                await self.reload()
-            except (SQLAlchemyError, OSError, TimeoutError) as error:
-                _log.warning("cannot read the catalog, the last one stands: %s", error)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        try:
+            await self.reload()
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            _log.warning("cannot read the catalog, the last one stands: %s", error)
 
 
 async def read_catalog(sessions: Sessions) -> Catalog:
     async with sessions() as session:
-        tiers = [_terms(TierTerms, tier) for tier in await session.scalars(select(Tier))]
+        tiers = [_terms(TierTerms, tier, derived=("owners",)) for tier in await session.scalars(select(Tier))]
         models = [
             ModelTerms(row.id, row.pool, row.context_window, row.kind, int(row.created_at.timestamp()))
             for row in await session.scalars(select(Model))
         ]
         adapters = [_adapter_terms(row) for row in await session.scalars(_ADAPTERS)]
+        policies = {row.tenant_id: _terms(SessionTerms, row) for row in await session.scalars(select(SessionPolicy))}
         prices = await read_price_book(session)
+        tenants = await _read_tenants(session, {tier.name: tier for tier in tiers})
     return Catalog(
         tiers={tier.name: tier for tier in tiers},
+        tenants=tenants,
         models={model.id: model for model in models},
         adapters={(adapter.tenant_id, adapter.name): adapter for adapter in adapters},
         prices=prices,
+        session_terms=policies,
     )
 
 
-async def read_price_book(session: AsyncSession) -> PriceBook:
-    return PriceBook(
+async def _read_tenants(session: AsyncSession, tiers: Mapping[str, TierTerms]) -> dict[str, TenantTerms]:
+    """Those that have limits of their own."""
+    users: dict[UUID, dict[str, dict[str, int]]] = {}
+    for user in await session.scalars(select(EndUser)):
+        users.setdefault(user.tenant_id, {})[user.user_id] = user.limits
+    has_users = Tenant.id.in_(select(EndUser.tenant_id))
+    has_limits = or_(Tenant.limits.is_not(null()), Tenant.user_limits.is_not(null()), has_users)
+    found = {}
+    for tenant in await session.scalars(select(Tenant).where(Tenant.deleted_at.is_(None), has_limits)):
+        common: dict[str, int] = tenant.user_limits or {}
+        found[str(tenant.id)] = TenantTerms(
+            tier=_with_own(tiers[tenant.tier], tenant.limits or {}),
+            user_limits=scope_limits(common),
+            users={name: scope_limits({**common, **own}) for name, own in users.get(tenant.id, {}).items()},
+        )
+    return found
+
+
+class PriceRows(NamedTuple):
+    """What a price book is made of."""
+
+    prices: Sequence[PriceTerms]
+    surcharges: Sequence[SurchargeTerms]
+    discounts: Sequence[DiscountTerms]
+
+
+async def read_price_rows(session: AsyncSession) -> PriceRows:
+    return PriceRows(
         [_terms(PriceTerms, row) for row in await session.scalars(select(Price))],
         [_terms(SurchargeTerms, row) for row in await session.scalars(select(Surcharge))],
         [_terms(DiscountTerms, row) for row in await session.scalars(select(Discount))],
     )
+
+
+async def read_price_book(session: AsyncSession) -> PriceBook:
+    return PriceBook(*await read_price_rows(session))
 
 
 def _adapter_terms(adapter: Adapter) -> AdapterTerms:
@@ -156,5 +247,10 @@ def _adapter_terms(adapter: Adapter) -> AdapterTerms:
     )
 
 
-def _terms(cls: type[T], row: object) -> T:
-    return cls(**{field.name: getattr(row, field.name) for field in fields(cls)})
+def _with_own(tier: TierTerms, limits: Mapping[str, int]) -> TierTerms:
+    """The tier with a tenant's limits in place of its own."""
+    return replace(tier, owners=dict.fromkeys(limits, "this tenant"), **limits)  # type: ignore[arg-type]
+
+
+def _terms(cls: type[T], row: object, derived: Collection[str] = ()) -> T:
+    return cls(**{each.name: getattr(row, each.name) for each in fields(cls) if each.name not in derived})

@@ -16,10 +16,10 @@ class Lock(Base):
     turn: Mapped[int] = mapped_column(BigInteger)
 
 
-async def take_lock(session: AsyncSession, name: Literal["names", "admins", "billing"]) -> None:
+async def take_lock(session: AsyncSession, name: Literal["names", "admins", "billing", "files"]) -> None:
     """Hold the lock until the transaction ends. Take it before reading anything, and `admins` before `names`.
 
     Writing a row locks it on PostgreSQL; on SQLite it takes the database's one write lock.
     """
     result = await session.execute(update(Lock).where(Lock.name == name).values(turn=Lock.turn + 1))
-    assert isinstance(result, CursorResult) and result.rowcount == 1, "revisions 0003 and 0007 make the rows"
+    assert isinstance(result, CursorResult) and result.rowcount == 1, "revisions make the rows"

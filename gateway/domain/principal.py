@@ -4,9 +4,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
+from gateway.domain.limits import LimitScope
 from gateway.http.errors import Forbidden, NotFound
+from gateway.http.proxies import Networks, is_within
 
-Scope = Literal["inference", "tenant-admin", "platform-admin"]
+Scope = Literal["inference", "usage", "tenant-admin", "platform-admin"]
+"""`usage`: reads the tenant's usage, spending and dashboard, which its administrators may in any case."""
+SEES_SPENDING: tuple[Scope, ...] = ("usage", "tenant-admin", "platform-admin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,15 @@ class Principal:
     scopes: frozenset[str]
     is_local_only: bool = False
     """Its requests never leave for a provider outside."""
+    allowed_models: frozenset[str] | None = None
+    """Pools, models, adapters or `auto`; None: all that the tenant may use."""
+    allowed_networks: Networks | None = None
+    """Where its requests may come from; None: anywhere."""
+    limit_scopes: tuple[LimitScope, ...] = ()
+    """The key's own, where it has limits."""
+    context_tokens: int | None = None
+    default_max_tokens: int | None = None
+    """The key's own, in place of the tier's; it never allows a longer context than that."""
     tenant_text: str = field(init=False, repr=False, compare=False)
     """The ids as text, which every request needs several times."""
     key_text: str = field(init=False, repr=False, compare=False)
@@ -34,6 +47,32 @@ class Principal:
         """Raise Forbidden unless the key has one of `scopes`."""
         if self.scopes.isdisjoint(scopes):
             raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}; ask an administrator for another key")
+
+    @property
+    def sees_spending(self) -> bool:
+        return not self.scopes.isdisjoint(SEES_SPENDING)
+
+    def require_address(self, address: str) -> None:
+        """Raise Forbidden unless the key may be used from there."""
+        if self.allowed_networks is not None and not is_within(address, self.allowed_networks):
+            raise Forbidden(
+                f"this key may not be used from {address or 'this connection'}; its allowed_networks say from where",
+                code="address_not_allowed",
+            )
+
+    def may_use(self, *names: str) -> bool:
+        """A model that has these names."""
+        return self.allowed_models is None or not self.allowed_models.isdisjoint(names)
+
+    def require_model(self, *names: str) -> None:
+        """Raise Forbidden unless the key may use a model that has these names."""
+        if self.allowed_models is not None and not self.may_use(*names):
+            raise Forbidden(
+                f"this key may not use the model {names[0]!r}; its allowed_models are "
+                f"{', '.join(sorted(self.allowed_models))}",
+                param="model",
+                code="model_not_allowed",
+            )
 
     def require_tenant(self, tenant_id: UUID | None) -> None:
         """Raise NotFound unless an object of `tenant_id` is the principal's to administer."""

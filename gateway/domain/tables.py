@@ -2,14 +2,19 @@
 
 from gateway.database import Base
 from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact
-from gateway.domain.audit.models import AuditEntry
+from gateway.domain.audit.models import AuditEntry, AuditHead
+from gateway.domain.batches.models import Batch, BatchResult
+from gateway.domain.files.models import StoredFile
 from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice, InvoiceLine
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.locks import Lock
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
-from gateway.domain.tenants.models import Tenant
+from gateway.domain.sessions.models import SessionPolicy
+from gateway.domain.tenants.models import EndUser, Tenant
 from gateway.domain.tiers.models import Tier
+from gateway.domain.tools.models import ServerTool
+from gateway.domain.visits.models import Visit
 from gateway.domain.webhooks.models import Delivery, Lease, Webhook
 
 __all__ = [
@@ -18,19 +23,27 @@ __all__ = [
     "ApiKey",
     "Artifact",
     "AuditEntry",
+    "AuditHead",
     "Base",
+    "Batch",
+    "BatchResult",
     "BillingAccount",
     "CreditEntry",
     "Delivery",
     "Discount",
+    "EndUser",
     "Invoice",
     "InvoiceLine",
     "Lease",
     "Lock",
     "Model",
     "Price",
+    "ServerTool",
+    "SessionPolicy",
+    "StoredFile",
     "Surcharge",
     "Tenant",
     "Tier",
+    "Visit",
     "Webhook",
 ]

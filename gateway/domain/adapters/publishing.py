@@ -13,11 +13,18 @@ from gateway.artifacts.refusal import BadAdapter
 from gateway.artifacts.store import ArtifactStore, Staged
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact, VariantStatus
-from gateway.domain.adapters.service import check_free, check_model, owner_of, read_adapter, require_adapter
+from gateway.domain.adapters.service import (
+    adapter_shown,
+    check_free,
+    check_model,
+    owner_of,
+    read_adapter,
+    require_adapter,
+)
 from gateway.domain.audit.service import record
 from gateway.domain.locks import take_lock
 from gateway.domain.principal import Principal
-from gateway.http.errors import Unavailable
+from gateway.http.errors import Conflict, Unavailable
 from protocol.artifacts import artifact_name
 from protocol.ids import new_id
 from protocol.load import AdapterBase
@@ -54,23 +61,43 @@ class NewAdapter:
         adapter = Adapter(id=adapter_id, tenant_id=tenant_id, name=self.name, created_at=now, variants=[variant])
         session.add(adapter)
         detail = {"name": self.name, "model": self.model_id, **found.detail}
-        record(session, principal, "adapter.create", object_id=adapter_id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "adapter.create",
+            object_id=adapter_id,
+            tenant_id=tenant_id,
+            now=now,
+            detail=detail,
+            after=adapter_shown(adapter),
+        )
         return adapter_id
 
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """Of an adapter that is there: its first for this base model, or one that takes the place of the last."""
+    """Of an adapter that is there: its first for this base model, or one that takes the place of the last.
+
+    seen_version: what stood there when it was decided, 0 for nothing; None: whatever stands there.
+    """
 
     adapter_id: UUID
     model_id: str
+    seen_version: int | None = None
 
     async def check(self, session: AsyncSession, principal: Principal) -> None:
-        await require_adapter(session, principal, self.adapter_id)
+        adapter = await require_adapter(session, principal, self.adapter_id)
         await check_model(session, self.model_id, param="model")
+        version = next((each.version for each in adapter.variants if each.model_id == self.model_id), 0)
+        if self.seen_version is not None and version != self.seen_version:
+            raise Conflict(
+                f"version {version} of {adapter.name!r} for {self.model_id!r} stands there by now, not version "
+                f"{self.seen_version}: somebody else was quicker; look at it, and replace it if you still want to"
+            )
 
     async def register(self, session: AsyncSession, principal: Principal, found: "_Found", now: datetime) -> UUID:
         adapter = await require_adapter(session, principal, self.adapter_id)
+        before = adapter_shown(adapter)
         variant = next((each for each in adapter.variants if each.model_id == self.model_id), None)
         if variant is None:
             variant = AdapterVariant(adapter_id=adapter.id, model_id=self.model_id, version=0)
@@ -79,8 +106,17 @@ class NewVersion:
             setattr(variant, name, value)
         variant.version += 1
         detail = {"name": adapter.name, "model": self.model_id, "version": variant.version, **found.detail}
-        tenant_id = adapter.tenant_id
-        record(session, principal, "adapter.replace", object_id=adapter.id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "adapter.replace",
+            object_id=adapter.id,
+            tenant_id=adapter.tenant_id,
+            now=now,
+            detail=detail,
+            before=before,
+            after=adapter_shown(adapter),
+        )
         return adapter.id
 
 

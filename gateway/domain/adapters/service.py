@@ -1,5 +1,6 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Select, func, or_, select
@@ -8,6 +9,7 @@ from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.locks import take_lock
 from gateway.domain.models.models import Model
@@ -57,7 +59,16 @@ async def create_adapter(
         ]
         session.add(adapter)
         detail = {"name": name, "variants": dict(variants), "tenant_id": tenant_id and str(tenant_id)}
-        record(session, principal, "adapter.create", object_id=adapter.id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "adapter.create",
+            object_id=adapter.id,
+            tenant_id=tenant_id,
+            now=now,
+            detail=detail,
+            after=adapter_shown(adapter),
+        )
     return await read_adapter(sessions, adapter_id)
 
 
@@ -66,9 +77,23 @@ async def delete_adapter(sessions: Sessions, principal: Principal, adapter_id: U
     async with sessions.begin() as session:
         await take_lock(session, "names")
         adapter = await require_adapter(session, principal, adapter_id)
+        before = adapter_shown(adapter)
         await session.delete(adapter)
-        tenant_id, detail = adapter.tenant_id, {"name": adapter.name}
-        record(session, principal, "adapter.delete", object_id=adapter_id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "adapter.delete",
+            object_id=adapter_id,
+            tenant_id=adapter.tenant_id,
+            now=now,
+            detail={"name": adapter.name},
+            before=before,
+        )
+
+
+def adapter_shown(adapter: Adapter) -> dict[str, Any]:
+    """For the audit log, with its variants by their base models."""
+    return shown(adapter) | {"variants": {variant.model_id: shown(variant) for variant in adapter.variants}}
 
 
 async def read_adapter(sessions: Sessions, adapter_id: UUID) -> Adapter:
@@ -142,8 +167,11 @@ async def _check_worker_names(session: AsyncSession, tenant_id: UUID, variants: 
 async def _check_quota(session: AsyncSession, tenant_id: UUID) -> None:
     tenant = await require_tenant(session, tenant_id)
     tier = await session.get_one(Tier, tenant.tier)
-    if tier.max_adapters is None:
+    own = (tenant.limits or {}).get("max_adapters")
+    most = tier.max_adapters if own is None else own
+    if most is None:
         return
     owned = await session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant_id == tenant_id))
-    if owned is not None and owned >= tier.max_adapters:
-        raise Forbidden(f"the tier {tier.name} allows {tier.max_adapters} adapters; delete one first")
+    if owned is not None and owned >= most:
+        owner = f"tier {tier.name}" if own is None else "this tenant"
+        raise Forbidden(f"the limit of {owner} is {most} adapters; delete one first")

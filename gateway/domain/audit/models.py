@@ -1,8 +1,10 @@
+"""Who changed what: a row for every change through the admin plane, in its transaction, chained to the row before."""
+
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import JSON, String
+from sqlalchemy import JSON, BigInteger, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
@@ -14,9 +16,30 @@ class AuditEntry(Base):
     __tablename__ = "audit_log"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    at: Mapped[datetime]
+    position: Mapped[int] = mapped_column(BigInteger, unique=True)
+    """1, 2, 3, ... in the order of the commits."""
+    at: Mapped[datetime] = mapped_column(index=True)
     actor_key_id: Mapped[UUID | None]
     tenant_id: Mapped[UUID | None] = mapped_column(index=True)
-    action: Mapped[str] = mapped_column(String(64))
-    object_id: Mapped[str] = mapped_column(String(200))
+    action: Mapped[str] = mapped_column(String(64), index=True)
+    object_id: Mapped[str] = mapped_column(String(200), index=True)
+    request_id: Mapped[str | None] = mapped_column(String(64))
+    address: Mapped[str | None] = mapped_column(String(64))
+    """Where the request came from."""
     detail: Mapped[dict[str, Any]] = mapped_column(JSON)
+    before: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """The object's fields, of a change those alone that it changed."""
+    hash: Mapped[bytes] = mapped_column(LargeBinary(32))
+
+
+class AuditHead(Base):
+    """The one row that says how long the chain is and what it ends in; `seal` vouches for both."""
+
+    __tablename__ = "audit_head"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    num_rows: Mapped[int] = mapped_column(BigInteger)
+    hash: Mapped[bytes] = mapped_column(LargeBinary(32))
+    seal: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    """None: rows from before there were seals."""

@@ -1,18 +1,22 @@
-from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm.exc import StaleDataError
 
+from gateway.database import Base
+from gateway.domain.audit.fields import changed, shown
 from gateway.domain.audit.models import AuditEntry
+from gateway.domain.audit.writing import Json, NewEntry, append
 from gateway.domain.principal import Principal
-from protocol.ids import new_id
+from gateway.domain.versions import Stale
+from gateway.log_context import current_address, current_request_id
 
 
-def record(
+async def record(
     session: AsyncSession,
     principal: Principal | None,
     action: str,
@@ -20,23 +24,71 @@ def record(
     object_id: object,
     tenant_id: UUID | None,
     now: datetime,
-    detail: Mapping[str, Any] = MappingProxyType({}),
+    detail: Json = MappingProxyType({}),
+    before: Json | None = None,
+    after: Base | Json | None = None,
 ) -> None:
-    """Add the audit row to the caller's transaction. `principal` None: the platform itself, at its start."""
-    session.add(
-        AuditEntry(
-            id=new_id(now),
-            at=now,
-            actor_key_id=principal.key_id if principal else None,
-            tenant_id=tenant_id,
-            action=action,
-            object_id=str(object_id),
-            detail=dict(detail),
-        )
+    """Add the audit row to the caller's transaction, as the last thing in it. `principal` None: the platform itself, at
+    its start. Raises Stale.
+
+    before: as `shown` tells a row before it was changed; after: the row itself, or the same of it.
+    """
+    try:
+        await session.flush()
+    except StaleDataError:
+        # Another transaction changed it between our look and now.
+        raise Stale from None
+    now_shown = shown(after) if isinstance(after, Base) else after
+    if before is not None and now_shown is not None:
+        before, now_shown = changed(before, now_shown)
+    entry = NewEntry(
+        at=now,
+        actor_key_id=principal.key_id if principal else None,
+        tenant_id=tenant_id,
+        action=action,
+        object_id=str(object_id),
+        request_id=current_request_id(),
+        address=current_address(),
+        detail=detail,
+        before=before,
+        after=now_shown,
     )
+    await append(session, [entry])
 
 
-def entries_of(tenant_id: UUID | None) -> Select[AuditEntry]:
+@dataclass(frozen=True)
+class EntryFilter:
+    """None: any."""
+
+    actor_key_id: UUID | None = None
+    action: str | None = None
+    """`invoice.finalize`, or `invoice` for all that begin with it and a dot."""
+    object_id: str | None = None
+    request_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    """Not included itself."""
+
+
+ALL_ENTRIES = EntryFilter()
+
+
+def entries_of(tenant_id: UUID | None, asked: EntryFilter = ALL_ENTRIES) -> Select[AuditEntry]:
     """A tenant's entries; None: all."""
     query = select(AuditEntry)
-    return query if tenant_id is None else query.where(AuditEntry.tenant_id == tenant_id)
+    if tenant_id is not None:
+        query = query.where(AuditEntry.tenant_id == tenant_id)
+    if asked.actor_key_id is not None:
+        query = query.where(AuditEntry.actor_key_id == asked.actor_key_id)
+    if asked.action is not None:
+        is_of_kind = AuditEntry.action.startswith(f"{asked.action}.", autoescape=True)
+        query = query.where(or_(AuditEntry.action == asked.action, is_of_kind))
+    if asked.object_id is not None:
+        query = query.where(AuditEntry.object_id == asked.object_id)
+    if asked.request_id is not None:
+        query = query.where(AuditEntry.request_id == asked.request_id)
+    if asked.since is not None:
+        query = query.where(AuditEntry.at >= asked.since)
+    if asked.until is not None:
+        query = query.where(AuditEntry.at < asked.until)
+    return query

@@ -7,9 +7,10 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, T
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database import Base
+from gateway.domain.versions import Versioned
 
 
-class BillingAccount(Base):
+class BillingAccount(Versioned, Base):
     """How a tenant is billed; a tenant without a row: in UTC, without tax."""
 
     __tablename__ = "billing_accounts"

@@ -1,6 +1,6 @@
 """Drafts become final, and then stay. All changes of a billing kind come one after another (`take_lock`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -11,12 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice, InvoiceLine
 from gateway.domain.locks import take_lock
 from gateway.domain.money import share_of
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.models import Tenant
+from gateway.domain.versions import check_version
 from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
 
@@ -29,6 +31,7 @@ class Terms:
     tax_name: str
     tax_basis_points: int
     recipient: str
+    version: int = 0
 
 
 class Amounts(NamedTuple):
@@ -84,11 +87,21 @@ async def terms_of(session: AsyncSession, tenant_id: UUID) -> Terms:
     account = await session.get(BillingAccount, tenant_id)
     if account is None:
         return Terms("UTC", "", 0, tenant.name)
-    return Terms(account.time_zone, account.tax_name, account.tax_basis_points, account.recipient or tenant.name)
+    return Terms(
+        account.time_zone, account.tax_name, account.tax_basis_points, account.recipient or tenant.name, account.version
+    )
 
 
-async def set_terms(sessions: Sessions, principal: Principal, tenant_id: UUID, terms: Terms, *, now: datetime) -> None:
-    """Invoices that exist keep what they say."""
+async def set_terms(
+    sessions: Sessions,
+    principal: Principal,
+    tenant_id: UUID,
+    terms: Terms,
+    *,
+    version: int | None = None,
+    now: datetime,
+) -> None:
+    """Invoices that exist keep what they say. Raises Stale."""
     fields = {
         "time_zone": terms.time_zone,
         "tax_name": terms.tax_name,
@@ -97,8 +110,15 @@ async def set_terms(sessions: Sessions, principal: Principal, tenant_id: UUID, t
     }
     async with sessions.begin() as session:
         await terms_of(session, tenant_id)
-        await session.merge(BillingAccount(tenant_id=tenant_id, **fields))
-        record(
+        account = await session.get(BillingAccount, tenant_id)
+        check_version(account, version)
+        before = None if account is None else shown(account)
+        if account is None:
+            account = BillingAccount(tenant_id=tenant_id)
+            session.add(account)
+        for name, value in fields.items():
+            setattr(account, name, value)
+        await record(
             session,
             principal,
             "billing_account.change",
@@ -106,6 +126,8 @@ async def set_terms(sessions: Sessions, principal: Principal, tenant_id: UUID, t
             tenant_id=tenant_id,
             now=now,
             detail=fields,
+            before=before,
+            after=account,
         )
 
 
@@ -156,7 +178,7 @@ async def add_draft(
         await take_lock(session, "billing")
         await _check_no_overlap(session, tenant_id, period_start, period_end)
         session.add(invoice)
-        _record(session, principal, "invoice.draft", invoice, now)
+        await _record(session, principal, "invoice.draft", invoice, now, after=invoice)
     return invoice
 
 
@@ -174,6 +196,7 @@ async def replace_calculation(
     async with sessions.begin() as session:
         await take_lock(session, "billing")
         invoice = await _require_draft(session, invoice_id)
+        before = shown(invoice)
         invoice.lines.clear()
         # The old lines go before the new ones come: they have the same positions.
         await session.flush()
@@ -185,15 +208,16 @@ async def replace_calculation(
         for name, value in amounts._asdict().items():
             setattr(invoice, name, value)
         invoice.due_nanousd = amounts.total_nanousd
-        _record(session, principal, "invoice.recalculate", invoice, now)
+        await _record(session, principal, "invoice.recalculate", invoice, now, before=before, after=invoice)
 
 
 async def delete_draft(sessions: Sessions, principal: Principal, invoice_id: UUID, *, now: datetime) -> None:
     async with sessions.begin() as session:
         await take_lock(session, "billing")
         invoice = await _require_draft(session, invoice_id)
-        _record(session, principal, "invoice.delete", invoice, now)
+        before = shown(invoice)
         await session.delete(invoice)
+        await _record(session, principal, "invoice.delete", invoice, now, before=before)
 
 
 async def finalize(sessions: Sessions, principal: Principal, invoice_id: UUID, *, now: datetime) -> None:
@@ -255,7 +279,16 @@ async def grant_credit(
             raise InvalidRequest(f"only {balance} nano-dollars of credit are left", param="amount_nanousd")
         session.add(entry)
         detail = {"amount_nanousd": amount_nanousd, "note": note}
-        record(session, principal, "credit.grant", object_id=entry.id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "credit.grant",
+            object_id=entry.id,
+            tenant_id=tenant_id,
+            now=now,
+            detail=detail,
+            after=entry,
+        )
     return entry
 
 
@@ -303,6 +336,7 @@ async def _close(
     session: AsyncSession, principal: Principal, invoice: Invoice, *, credit_nanousd: int, now: datetime
 ) -> None:
     """Make it final; what it takes from the credit, or (negative) adds to it, is an entry there."""
+    before = shown(invoice)
     invoice.number = await _next_number(session, invoice.kind)
     invoice.status, invoice.finalized_at = "final", now
     invoice.credit_nanousd = credit_nanousd
@@ -320,7 +354,7 @@ async def _close(
                 note=invoice.number,
             )
         )
-    _record(session, principal, f"{invoice.kind}.finalize", invoice, now)
+    await _record(session, principal, f"{invoice.kind}.finalize", invoice, now, before=before, after=invoice)
 
 
 async def _next_number(session: AsyncSession, kind: str) -> str:
@@ -354,11 +388,30 @@ async def _check_no_overlap(session: AsyncSession, tenant_id: UUID, start: datet
         )
 
 
-def _record(session: AsyncSession, principal: Principal, action: str, invoice: Invoice, now: datetime) -> None:
+async def _record(
+    session: AsyncSession,
+    principal: Principal,
+    action: str,
+    invoice: Invoice,
+    now: datetime,
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Invoice | None = None,
+) -> None:
     detail: dict[str, Any] = {
         "number": invoice.number,
         "from": invoice.period_start.isoformat(),
         "to": invoice.period_end.isoformat(),
         "total_nanousd": invoice.total_nanousd,
     }
-    record(session, principal, action, object_id=invoice.id, tenant_id=invoice.tenant_id, now=now, detail=detail)
+    await record(
+        session,
+        principal,
+        action,
+        object_id=invoice.id,
+        tenant_id=invoice.tenant_id,
+        now=now,
+        detail=detail,
+        before=before,
+        after=after,
+    )

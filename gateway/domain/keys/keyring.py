@@ -5,12 +5,15 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.clock import utc_now
 from gateway.database import Sessions
+from gateway.domain.keys.fields import NEVER_S, KeyFields
 from gateway.domain.keys.lookups import BATCH, LookupFailed, Lookups
 from gateway.domain.keys.queries import key_rows
 from gateway.domain.keys.secret import hash_key, is_same_hash, lookup_prefix
@@ -40,13 +43,23 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    secret_hash: bytes
+    row: KeyFields
     principal: Principal
-    is_suspended: bool
     read_at: float
     fresh_until: float
     used_at: float
+    ends_s: float
+    """The wall clock's time from which on it is refused."""
+    let_in_at: float = _NEVER
+    """When it was last used with its secret."""
     fingerprints: list[bytes] = field(default_factory=list)
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.row.suspended_at is not None
+
+    def is_over(self) -> bool:
+        return self.ends_s != NEVER_S and time.time() >= self.ends_s
 
 
 class Keyring:
@@ -70,12 +83,12 @@ class Keyring:
         choose a sum that shares a beginning with one unless he has the key. Memory holds the sums, not the keys.
         """
         entry = self._by_fingerprint.get(_fingerprint(authorization))
-        if entry is None or entry.is_suspended:
+        if entry is None or entry.is_suspended or entry.is_over():
             return None
         now = self._clock()
         if not self._is_good(entry, now):
             return None
-        entry.used_at = now
+        entry.used_at = entry.let_in_at = now
         return entry.principal
 
     async def authenticate(self, authorization: bytes | str | None) -> Principal:
@@ -97,6 +110,10 @@ class Keyring:
         """As `authenticate`, for a key that came another way."""
         return (await self._verified(key)).principal
 
+    async def principal_of(self, prefix: str) -> Principal:
+        """Of a key that was let in before, for work in its name. Raises Unauthenticated, Forbidden or Unavailable."""
+        return self._let_in(await self._find(prefix))
+
     def forget(self) -> None:
         """Read everything anew: after a change through this gateway's own admin plane."""
         self._num_forgotten += 1
@@ -104,6 +121,22 @@ class Keyring:
         self._misses.clear()
         for entry in self._entries.values():
             entry.fresh_until = _NEVER
+
+    def end(self, prefix: str) -> None:
+        """Read it anew before it is let in again, even if the database should be away: it was revoked, or changed."""
+        self._num_forgotten += 1
+        self._lookups.forget()
+        self._drop(prefix)
+
+    def used_since(self, moment: float) -> dict[UUID, datetime]:
+        """Keys that were let in since then (by our own clock), and when."""
+        now, now_utc = self._clock(), utc_now()
+        found: dict[UUID, datetime] = {}
+        for entry in self._entries.values():
+            if entry.let_in_at >= moment:
+                at, key_id = now_utc - timedelta(seconds=now - entry.let_in_at), entry.principal.key_id
+                found[key_id] = max(at, found.get(key_id, at))
+        return found
 
     async def refresh_forever(self) -> None:
         while True:
@@ -119,12 +152,21 @@ class Keyring:
     async def _verified(self, key: str) -> _Entry:
         prefix = lookup_prefix(key)
         entry = await self._find(prefix)
-        if entry is None or not is_same_hash(entry.secret_hash, hash_key(key, pepper=self._pepper)):
+        if entry is None or not is_same_hash(entry.row.secret_hash, hash_key(key, pepper=self._pepper)):
             raise Unauthenticated("this API key is wrong or was revoked")
+        self._let_in(entry)
+        entry.let_in_at = self._clock()
+        return entry
+
+    def _let_in(self, entry: _Entry | None) -> Principal:
+        if entry is None:
+            raise Unauthenticated("this API key was revoked")
+        if entry.is_over():
+            raise Unauthenticated("this API key has expired, or was replaced by a rotation; ask for the new one")
         if entry.is_suspended:
             raise Forbidden("this tenant is suspended; ask the platform's operator", code="tenant_suspended")
         entry.used_at = self._clock()
-        return entry
+        return entry.principal
 
     async def _find(self, prefix: str) -> _Entry | None:
         now = self._clock()
@@ -166,29 +208,29 @@ class Keyring:
         # What was asked before `forget` may be from before the change.
         fresh_until = asked_at + FRESH_S if num_forgotten == self._num_forgotten else _NEVER
         found = set()
-        for prefix, *row in rows:
-            found.add(prefix)
-            self._take(prefix, row, asked_at=asked_at, fresh_until=fresh_until)
+        for row in map(KeyFields._make, rows):
+            found.add(row.prefix)
+            self._take(row, asked_at=asked_at, fresh_until=fresh_until)
         for prefix in prefixes:
             if prefix not in found:
                 self._take_miss(prefix, asked_at=asked_at, is_fresh=fresh_until > asked_at)
         while len(self._entries) > MAX_ENTRIES:
             self._drop(next(iter(self._entries)))
 
-    def _take(self, prefix: str, row: list[Any], *, asked_at: float, fresh_until: float) -> None:
-        secret_hash, key_id, scopes, tenant_id, tenant_name, tier, suspended_at, is_local_only = row
+    def _take(self, row: KeyFields, *, asked_at: float, fresh_until: float) -> None:
+        prefix = row.prefix
         entry = self._entries.get(prefix)
         if entry is not None and entry.read_at > asked_at:
             return
-        principal = Principal(tenant_id, tenant_name, key_id, tier, frozenset(scopes), is_local_only)
-        is_suspended = suspended_at is not None
-        if entry is None or entry.secret_hash != secret_hash:
+        if entry is None or entry.row.secret_hash != row.secret_hash:
             self._drop(prefix)
             self._misses.pop(prefix, None)
-            self._entries[prefix] = _Entry(secret_hash, principal, is_suspended, asked_at, fresh_until, asked_at)
-        else:
-            entry.principal, entry.is_suspended = principal, is_suspended
-            entry.read_at, entry.fresh_until = asked_at, fresh_until
+            self._entries[prefix] = _Entry(row, row.principal(), asked_at, fresh_until, asked_at, row.ends_s)
+            return
+        entry.read_at, entry.fresh_until = asked_at, fresh_until
+        # Nearly always nothing has changed.
+        if entry.row != row:
+            entry.row, entry.principal, entry.ends_s = row, row.principal(), row.ends_s
 
     def _take_miss(self, prefix: str, *, asked_at: float, is_fresh: bool) -> None:
         entry = self._entries.get(prefix)

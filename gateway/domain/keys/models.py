@@ -5,13 +5,14 @@ from sqlalchemy import JSON, ForeignKey, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
+from gateway.domain.versions import Versioned
 
 
-class ApiKey(Base):
+class ApiKey(Versioned, Base):
     """`secret_hash` is HMAC-SHA256 of the whole key with the pepper; the key itself is nowhere."""
 
     __tablename__ = "api_keys"
-    __table_args__ = (UniqueConstraint("prefix"),)
+    __table_args__ = (UniqueConstraint("prefix"), UniqueConstraint("previous_prefix"))
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), index=True)
@@ -21,3 +22,15 @@ class ApiKey(Base):
     scopes: Mapped[list[str]] = mapped_column(JSON)
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    allowed_models: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Pools, models, adapters or `auto`; None: all that the tenant may use."""
+    allowed_networks: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Where its requests may come from, in CIDR notation; None: anywhere."""
+    limits: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
+    """Its own, beside the tenant's."""
+    previous_prefix: Mapped[str | None] = mapped_column(String(8))
+    previous_secret_hash: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    previous_until: Mapped[datetime | None]
+    """The secret before the last rotation, and until when it works."""

@@ -1,45 +1,66 @@
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, Text, cast, select
+from sqlalchemy import CompoundSelect, Select, Text, cast, null, select, type_coerce, union_all
 
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.tenants.models import Tenant
 
+KeyRow = tuple[Any, ...]
 
-def live_keys(prefixes: Collection[str]) -> Select[ApiKey, Tenant]:
-    """Across tenants: at this point the key is all we know of the caller."""
+
+def key_of(key_id: UUID, prefix: str, *, now: datetime) -> Select[KeyRow]:
+    """The key, if it and its secret of this prefix are still let in."""
+    live = _live(ApiKey.prefix, ApiKey.secret_hash, null()).where(ApiKey.id == key_id)
+    is_previous = (ApiKey.previous_prefix == prefix) & (ApiKey.previous_until > now)
+    is_unexpired = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
+    return live.where(is_unexpired, (ApiKey.prefix == prefix) | is_previous)
+
+
+def key_rows(prefixes: Collection[str]) -> CompoundSelect[KeyRow]:
+    """What the keyring holds of keys with such a prefix, now or until their last rotation's end.
+
+    Across tenants: the key is all we know of the caller here. Columns alone: thousands are read every second."""
+    current = _live(ApiKey.prefix, ApiKey.secret_hash, null()).where(ApiKey.prefix.in_(prefixes))
+    previous = _live(ApiKey.previous_prefix, ApiKey.previous_secret_hash, ApiKey.previous_until)
+    return union_all(current, previous.where(ApiKey.previous_prefix.in_(prefixes)))
+
+
+def _live(prefix: Any, secret_hash: Any, until: Any) -> Select[KeyRow]:
+    """In the order of `KeyFields`."""
     return (
-        select(ApiKey, Tenant)
+        select(
+            prefix,
+            secret_hash,
+            type_coerce(until, ApiKey.previous_until.type),
+            ApiKey.expires_at,
+            ApiKey.id,
+            ApiKey.scopes,
+            ApiKey.allowed_models,
+            ApiKey.allowed_networks,
+            ApiKey.limits,
+            Tenant.id,
+            Tenant.name,
+            Tenant.tier,
+            Tenant.suspended_at,
+            Tenant.is_local_only,
+        )
         .join(Tenant, Tenant.id == ApiKey.tenant_id)
-        .where(ApiKey.prefix.in_(prefixes), ApiKey.revoked_at.is_(None), Tenant.deleted_at.is_(None))
-    )
-
-
-def key_rows(prefixes: Collection[str]) -> Select[*tuple[Any, ...]]:
-    """What the keyring holds of `live_keys`: prefix, secret hash, key id, scopes, and the tenant's id, name, tier and
-    `suspended_at` and `is_local_only`. Columns alone, because thousands are read every second."""
-    return live_keys(prefixes).with_only_columns(
-        ApiKey.prefix,
-        ApiKey.secret_hash,
-        ApiKey.id,
-        ApiKey.scopes,
-        Tenant.id,
-        Tenant.name,
-        Tenant.tier,
-        Tenant.suspended_at,
-        Tenant.is_local_only,
+        .where(ApiKey.revoked_at.is_(None), Tenant.deleted_at.is_(None))
     )
 
 
 def usable_admin_keys() -> Select[ApiKey]:
-    """Platform-admin keys that are let in: not revoked, of a tenant neither suspended nor deleted."""
+    """Platform-admin keys that are let in for good: not revoked, without an end, of a tenant neither suspended nor
+    deleted."""
     return (
         select(ApiKey)
         .join(Tenant, Tenant.id == ApiKey.tenant_id)
         .where(
             ApiKey.revoked_at.is_(None),
+            ApiKey.expires_at.is_(None),
             Tenant.suspended_at.is_(None),
             Tenant.deleted_at.is_(None),
             cast(ApiKey.scopes, Text).contains('"platform-admin"'),

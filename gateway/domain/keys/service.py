@@ -1,19 +1,24 @@
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.queries import usable_admin_keys
 from gateway.domain.keys.secret import hash_key, lookup_prefix, make_key
+from gateway.domain.limits import changed_limits
 from gateway.domain.locks import take_lock
 from gateway.domain.principal import Principal, Scope
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import require_tenant
+from gateway.domain.versions import check_version
 from gateway.http.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from protocol.ids import new_id
 
@@ -28,46 +33,131 @@ async def create_key(
     tenant_id: UUID | None,
     name: str,
     scopes: Sequence[Scope],
+    terms: Mapping[str, Any] = MappingProxyType({}),
     pepper: str,
     now: datetime,
 ) -> tuple[ApiKey, str]:
-    """The stored key and the secret to show once. `tenant_id` None: a tenant administrator's own."""
+    """The stored key and the secret to show once. `tenant_id` None: a tenant administrator's own.
+
+    terms: further columns to their values, `limits` as `changed_limits` takes them."""
     if tenant_id is None:
         if principal.is_platform_admin:
             raise InvalidRequest("tenant_id: name the tenant that the key is for", param="tenant_id")
         tenant_id = principal.tenant_id
     principal.require_tenant(tenant_id)
-    if "platform-admin" in scopes and not principal.is_platform_admin:
-        raise Forbidden("only a platform administrator can make a platform-admin key")
+    _check_scopes(principal, scopes)
     secret = make_key()
     key = _new_key(tenant_id, name, list(scopes), secret, pepper=pepper, now=now)
+    _set_terms(key, terms, now=now)
     async with sessions.begin() as session:
         await require_tenant(session, tenant_id)
         session.add(key)
-        record(
+        await record(
             session,
             principal,
             "key.create",
             object_id=key.id,
             tenant_id=tenant_id,
             now=now,
-            detail={"name": name, "scopes": list(scopes)},
+            detail={"name": name, "scopes": list(scopes), **_shown(terms)},
+            after=key,
         )
     return key, secret
 
 
-async def revoke_key(sessions: Sessions, principal: Principal, key_id: UUID, *, now: datetime) -> None:
+async def change_key(
+    sessions: Sessions,
+    principal: Principal,
+    key_id: UUID,
+    changes: Mapping[str, Any],
+    *,
+    version: int | None = None,
+    now: datetime,
+) -> ApiKey:
+    """`changes`: columns to their new values, `limits` as `changed_limits` takes them. Raises Conflict where nobody
+    could administer the platform afterwards."""
+    async with sessions.begin() as session:
+        await take_lock(session, "admins")
+        key = await _live_key(session, principal, key_id)
+        check_version(key, version)
+        scopes = changes.get("scopes", key.scopes)
+        _check_scopes(principal, {*scopes, *key.scopes})
+        if "platform-admin" not in scopes or changes.get("expires_at") is not None:
+            await _check_dispensable(session, key)
+        before = shown(key)
+        _set_terms(key, changes, now=now)
+        await record(
+            session,
+            principal,
+            "key.change",
+            object_id=key_id,
+            tenant_id=key.tenant_id,
+            now=now,
+            detail=_shown(changes),
+            before=before,
+            after=key,
+        )
+    return key
+
+
+async def rotate_key(
+    sessions: Sessions, principal: Principal, key_id: UUID, *, overlap: timedelta, pepper: str, now: datetime
+) -> tuple[ApiKey, str, list[str]]:
+    """A new secret for the same key, to be shown once; the one before works on until the overlap ends. One before that
+    ends at once: the prefixes of both are given, too."""
+    secret = make_key()
+    async with sessions.begin() as session:
+        await take_lock(session, "admins")
+        key = await _live_key(session, principal, key_id)
+        _check_scopes(principal, key.scopes)
+        before = shown(key)
+        prefixes = [prefix for prefix in (key.prefix, key.previous_prefix) if prefix is not None]
+        key.previous_prefix, key.previous_secret_hash, key.previous_until = key.prefix, key.secret_hash, now + overlap
+        key.prefix, key.secret_hash = lookup_prefix(secret), hash_key(secret, pepper=pepper)
+        detail = {"previous_until": key.previous_until.isoformat()}
+        await record(
+            session,
+            principal,
+            "key.rotate",
+            object_id=key_id,
+            tenant_id=key.tenant_id,
+            now=now,
+            detail=detail,
+            before=before,
+            after=key,
+        )
+    return key, secret, prefixes
+
+
+async def revoke_key(sessions: Sessions, principal: Principal, key_id: UUID, *, now: datetime) -> ApiKey:
     """Idempotent: a revoked key stays revoked since the first time. Raises Conflict for the last administrator's."""
     async with sessions.begin() as session:
         await take_lock(session, "admins")
-        key = await session.get(ApiKey, key_id)
-        if key is None:
-            raise NotFound("there is no such key")
-        principal.require_tenant(key.tenant_id)
+        key = await get_key(session, principal, key_id)
         if key.revoked_at is None:
             await _check_dispensable(session, key)
+            before = shown(key)
             key.revoked_at = now
-            record(session, principal, "key.revoke", object_id=key_id, tenant_id=key.tenant_id, now=now)
+            await record(
+                session,
+                principal,
+                "key.revoke",
+                object_id=key_id,
+                tenant_id=key.tenant_id,
+                now=now,
+                before=before,
+                after=key,
+            )
+    return key
+
+
+async def get_key(session: AsyncSession, principal: Principal, key_id: UUID) -> ApiKey:
+    """Revoked ones too. Raises NotFound for another tenant's, too."""
+    key = await session.get(ApiKey, key_id)
+    if key is None:
+        raise NotFound("there is no such key")
+    principal.require_tenant(key.tenant_id)
+    return key
 
 
 async def bootstrap_admin_key(sessions: Sessions, secret: str, *, pepper: str, now: datetime) -> bool:
@@ -79,7 +169,7 @@ async def bootstrap_admin_key(sessions: Sessions, secret: str, *, pepper: str, n
         tenant = await _platform_tenant(session, now=now)
         key = _new_key(tenant.id, "bootstrap", ["platform-admin"], secret, pepper=pepper, now=now)
         session.add(key)
-        record(session, None, "key.bootstrap", object_id=key.id, tenant_id=tenant.id, now=now)
+        await record(session, None, "key.bootstrap", object_id=key.id, tenant_id=tenant.id, now=now, after=key)
     return True
 
 
@@ -94,7 +184,9 @@ async def make_admin_key(sessions: Sessions, *, name: str, pepper: str, now: dat
         key = _new_key(tenant.id, name, ["platform-admin"], secret, pepper=pepper, now=now)
         session.add(key)
         detail = {"name": name, "scopes": key.scopes, "resumed_tenant": was_suspended}
-        record(session, None, "key.admin", object_id=key.id, tenant_id=tenant.id, now=now, detail=detail)
+        await record(
+            session, None, "key.admin", object_id=key.id, tenant_id=tenant.id, now=now, detail=detail, after=key
+        )
     return key, secret
 
 
@@ -109,6 +201,31 @@ async def _platform_tenant(session: AsyncSession, *, now: datetime) -> Tenant:
         session.add(tenant)
         await session.flush()
     return tenant
+
+
+async def _live_key(session: AsyncSession, principal: Principal, key_id: UUID) -> ApiKey:
+    key = await get_key(session, principal, key_id)
+    if key.revoked_at is not None:
+        raise Conflict("this key was revoked, which is for good; make another")
+    return key
+
+
+def _check_scopes(principal: Principal, scopes: Collection[str]) -> None:
+    if "platform-admin" in scopes and not principal.is_platform_admin:
+        raise Forbidden("platform-admin keys are a platform administrator's to make and to change")
+
+
+def _set_terms(key: ApiKey, terms: Mapping[str, Any], *, now: datetime) -> None:
+    expires_at = terms.get("expires_at")
+    if expires_at is not None and expires_at <= now:
+        raise InvalidRequest("expires_at: must be in the future; DELETE ends a key now", param="expires_at")
+    for column, value in terms.items():
+        setattr(key, column, changed_limits(key.limits, value) if column == "limits" else value)
+
+
+def _shown(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """For the audit log, which is JSON."""
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in terms.items()}
 
 
 async def _check_dispensable(session: AsyncSession, key: ApiKey) -> None:

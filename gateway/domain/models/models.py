@@ -4,9 +4,10 @@ from sqlalchemy import String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
+from gateway.domain.versions import Versioned
 
 
-class Model(Base):
+class Model(Versioned, Base):
     """`id` is what clients see; `pool` is served by whoever registers for it or is configured as its member."""
 
     __tablename__ = "models"

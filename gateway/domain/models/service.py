@@ -6,12 +6,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter, AdapterVariant
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.locks import take_lock
 from gateway.domain.models.models import Model
 from gateway.domain.names import check_model_names
 from gateway.domain.principal import Principal
 from gateway.domain.tiers.models import Tier
+from gateway.domain.versions import check_version
 from gateway.http.errors import Conflict, NotFound
 
 
@@ -23,6 +25,7 @@ async def declare_model(
     pool: str,
     context_window: int,
     kind: str,
+    version: int | None = None,
     now: datetime,
 ) -> Model:
     """Create the model, or change the one of this id. A pool serves one model."""
@@ -30,15 +33,27 @@ async def declare_model(
     async with sessions.begin() as session:
         await take_lock(session, "names")
         model = await session.get(Model, model_id)
+        check_version(model, version)
         if model is not None and (model.pool, model.context_window, model.kind) == (pool, context_window, kind):
             return model
         await check_model_names(session, model_id=model_id, pool=pool)
+        before = None if model is None else shown(model)
         if model is None:
             model = Model(id=model_id, **fields, created_at=now)
             session.add(model)
         model.pool, model.context_window, model.kind = pool, context_window, kind
         detail = {"id": model_id, **fields}
-        record(session, principal, "model.declare", object_id=model_id, tenant_id=None, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "model.declare",
+            object_id=model_id,
+            tenant_id=None,
+            now=now,
+            detail=detail,
+            before=before,
+            after=model,
+        )
     return model
 
 
@@ -68,9 +83,13 @@ async def delete_model(
         if model.pool in served_pools:
             raise Conflict(f"the pool {model.pool!r} has members, which serve {model_id!r}; stop them first")
         await _check_unused(session, model)
+        before = shown(model)
         await session.delete(model)
         detail = {"pool": model.pool, "context_window": model.context_window, "kind": model.kind}
-        record(session, principal, "model.delete", object_id=model_id, tenant_id=None, now=now, detail=detail)
+        action = "model.delete"
+        await record(
+            session, principal, action, object_id=model_id, tenant_id=None, now=now, detail=detail, before=before
+        )
 
 
 async def _check_unused(session: AsyncSession, model: Model) -> None:

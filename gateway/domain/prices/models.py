@@ -40,7 +40,7 @@ class Surcharge(Base):
 
 
 class Discount(Base):
-    """What a tier's tenants pay less, in basis points."""
+    """What a tier's tenants, or (tier '') batches, pay less, in basis points."""
 
     __tablename__ = "tier_discounts"
 

@@ -13,6 +13,8 @@ from gateway.domain.money import share_of
 from protocol.usage import PriceLine, PriceLineKind
 
 UNPRICED_VERSION = "unpriced"
+BATCHES = ""
+"""Stands for a tier in the discount of batches; no tier has this name."""
 _SEPARATOR = "+"
 _EVER, _NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _MAX_FOUND = 10_000
@@ -135,27 +137,34 @@ class PriceBook:
         self._prices = _newest_first((price.model_id, price) for price in prices)
         self._surcharges = _newest_first(((each.model_id, each.adapter_id), each) for each in surcharges)
         self._discounts = _newest_first((each.tier, each) for each in discounts)
-        self._found: dict[tuple[str, str | None, str | None], tuple[_Span, RequestPrice]] = {}
+        self._found: dict[tuple[str, str | None, str | None, bool], tuple[_Span, RequestPrice]] = {}
         """By `price_of`'s arguments: each request asks for the same again."""
 
     def price_of(
-        self, model_id: str, *, adapter_id: str | None = None, tier: str | None = None, now: datetime
+        self,
+        model_id: str,
+        *,
+        adapter_id: str | None = None,
+        tier: str | None = None,
+        is_batch: bool = False,
+        now: datetime,
     ) -> RequestPrice:
         """From the newest rows that are valid; a model that nobody priced costs nothing and says so in its version.
 
         adapter_id: of the adapter that serves the request, if any; its own surcharge goes before that of all.
-        tier: whose discount counts; None: the price before discounts.
+        tier: whose discount counts; None: the price before discounts. is_batch: the discount of batches, where it is
+        larger.
         """
-        key = (model_id, adapter_id, tier)
+        key = (model_id, adapter_id, tier, is_batch)
         found = self._found.get(key)
         if found is None or not found[0].since <= now < found[0].until:
             if len(self._found) >= _MAX_FOUND:
                 self._found.clear()
-            found = self._found[key] = self._find(model_id, adapter_id, tier, now)
+            found = self._found[key] = self._find(model_id, adapter_id, (tier, BATCHES) if is_batch else (tier,), now)
         return found[1]
 
     def _find(
-        self, model_id: str, adapter_id: str | None, tier: str | None, now: datetime
+        self, model_id: str, adapter_id: str | None, tiers: tuple[str | None, ...], now: datetime
     ) -> tuple[_Span, RequestPrice]:
         """The price, and how long it is the one."""
         span, price = _valid(self._prices, model_id, now)
@@ -169,10 +178,13 @@ class PriceBook:
                 span = span.within(its_span)
         if surcharge is not None:
             versions.append(surcharge.version)
-        discount = None
-        if tier is not None:
-            its_span, discount = _valid(self._discounts, tier, now)
-            span = span.within(its_span)
+        discount: DiscountTerms | None = None
+        for tier in tiers:
+            if tier is not None:
+                its_span, found = _valid(self._discounts, tier, now)
+                span = span.within(its_span)
+                if found is not None and (discount is None or found.basis_points > discount.basis_points):
+                    discount = found
         if discount is not None:
             versions.append(discount.version)
         return span, RequestPrice(

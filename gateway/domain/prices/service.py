@@ -6,9 +6,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
+from gateway.domain.prices.price_book import BATCHES
 from gateway.domain.principal import Principal
 from gateway.domain.tiers.models import Tier
 from gateway.http.errors import Conflict, InvalidRequest, NotFound
@@ -47,7 +49,7 @@ async def add_price(
     )
     async with sessions.begin() as session:
         await _check_model(session, model_id)
-        _add(session, principal, price, now)
+        await _add(session, principal, price, now)
     return price
 
 
@@ -74,7 +76,7 @@ async def add_surcharge(
         await _check_model(session, model_id)
         if adapter_id is not None and await session.get(Adapter, adapter_id) is None:
             raise InvalidRequest(f"there is no adapter {adapter_id}", param="adapter_id")
-        _add(session, principal, surcharge, now)
+        await _add(session, principal, surcharge, now)
     return surcharge
 
 
@@ -82,23 +84,24 @@ async def add_discount(
     sessions: Sessions,
     principal: Principal | None,
     *,
-    tier: str,
+    tier: str | None,
     basis_points: int,
     valid_from: datetime | None,
     is_correction: bool,
     now: datetime,
 ) -> Discount:
+    """tier None: of batches."""
     discount = Discount(
         version=str(new_id(now)),
-        tier=tier,
+        tier=BATCHES if tier is None else tier,
         basis_points=basis_points,
         valid_from=_start(valid_from, now, is_correction=is_correction),
         created_at=now,
     )
     async with sessions.begin() as session:
-        if await session.get(Tier, tier) is None:
+        if tier is not None and await session.get(Tier, tier) is None:
             raise InvalidRequest(f"there is no tier {tier!r}; GET /admin/v1/tiers lists them", param="tier")
-        _add(session, principal, discount, now)
+        await _add(session, principal, discount, now)
     return discount
 
 
@@ -113,8 +116,10 @@ async def delete_version(
             raise NotFound(f"there is no such {name}")
         if row.valid_from < now + _NOTICE:
             raise Conflict("usage is priced with this version; add a new one instead, which counts from now on")
+        gone, detail = shown(row), _detail(row)
         await session.delete(row)
-        record(session, principal, f"{name}.delete", object_id=version, tenant_id=None, now=now, detail=_detail(row))
+        action = f"{name}.delete"
+        await record(session, principal, action, object_id=version, tenant_id=None, now=now, detail=detail, before=gone)
 
 
 async def record_rerating(
@@ -135,7 +140,7 @@ async def record_rerating(
         "difference_nanousd": difference_nanousd,
     }
     async with sessions.begin() as session:
-        record(session, principal, "price.rerate", object_id="usage", tenant_id=tenant_id, now=now, detail=detail)
+        await record(session, principal, "price.rerate", object_id="usage", tenant_id=tenant_id, now=now, detail=detail)
 
 
 def _start(valid_from: datetime | None, now: datetime, *, is_correction: bool) -> datetime:
@@ -154,10 +159,12 @@ async def _check_model(session: AsyncSession, model_id: str) -> None:
         raise InvalidRequest(f"there is no model {model_id!r}; declare it first", param="model_id")
 
 
-def _add(session: AsyncSession, principal: Principal | None, row: AnyPrice, now: datetime) -> None:
+async def _add(session: AsyncSession, principal: Principal | None, row: AnyPrice, now: datetime) -> None:
     session.add(row)
     action = f"{_NAMES[type(row)]}.add"
-    record(session, principal, action, object_id=row.version, tenant_id=None, now=now, detail=_detail(row))
+    await record(
+        session, principal, action, object_id=row.version, tenant_id=None, now=now, detail=_detail(row), after=row
+    )
 
 
 def _detail(row: AnyPrice) -> dict[str, Any]:

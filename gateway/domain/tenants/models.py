@@ -1,13 +1,14 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, String, false, text
+from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
+from gateway.domain.versions import Versioned
 
 
-class Tenant(Base):
+class Tenant(Versioned, Base):
     """A deleted tenant's row stays for its invoices; its name is free again. `is_platform`: the operator's own."""
 
     __tablename__ = "tenants"
@@ -30,3 +31,20 @@ class Tenant(Base):
     is_local_only: Mapped[bool] = mapped_column(server_default=false(), default=False)
     """Its requests never leave for a pool's overflow."""
     is_platform: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    limits: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
+    """In place of its tier's, by the tier's names."""
+    user_limits: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
+    """Of each of its end users (`user` of a request) that has none of his own."""
+
+
+class EndUser(Versioned, Base):
+    """One that the tenant has set limits for by name; `user_id` is what requests have as `user`."""
+
+    __tablename__ = "end_users"
+    __table_args__ = (UniqueConstraint("tenant_id", "user_id"),)
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    user_id: Mapped[str] = mapped_column(String(512))
+    limits: Mapped[dict[str, int]] = mapped_column(JSON)
+    created_at: Mapped[datetime]

@@ -1,21 +1,31 @@
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
+from gateway.domain.files.models import StoredFile
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.queries import usable_admin_keys
+from gateway.domain.limits import changed_limits
 from gateway.domain.locks import take_lock
 from gateway.domain.principal import Principal
-from gateway.domain.tenants.models import Tenant
+from gateway.domain.sessions.models import SessionPolicy
+from gateway.domain.tenants.models import EndUser, Tenant
 from gateway.domain.tiers.models import Tier
-from gateway.http.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.tools.models import ServerTool
+from gateway.domain.versions import check_version
+from gateway.domain.webhooks.models import Webhook
+from gateway.http.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from protocol.ids import new_id
 
 
@@ -32,18 +42,35 @@ async def create_tenant(
     name: str,
     tier: str,
     is_local_only: bool = False,
+    limits: Mapping[str, int] | None = None,
+    user_limits: Mapping[str, int] | None = None,
     now: datetime,
 ) -> Tenant:
     tenant = Tenant(
-        id=new_id(now), name=name, tier=tier, is_local_only=is_local_only, created_at=now, suspended_at=None
+        id=new_id(now),
+        name=name,
+        tier=tier,
+        is_local_only=is_local_only,
+        limits=changed_limits(None, limits),
+        user_limits=changed_limits(None, user_limits),
+        created_at=now,
+        suspended_at=None,
     )
     try:
         async with sessions.begin() as session:
             await _check_tier(session, tier)
             session.add(tenant)
             detail = {"name": name, "tier": tier, "is_local_only": is_local_only}
-            record(
-                session, principal, "tenant.create", object_id=tenant.id, tenant_id=tenant.id, now=now, detail=detail
+            detail |= {"limits": tenant.limits, "user_limits": tenant.user_limits}
+            await record(
+                session,
+                principal,
+                "tenant.create",
+                object_id=tenant.id,
+                tenant_id=tenant.id,
+                now=now,
+                detail=detail,
+                after=tenant,
             )
     except IntegrityError:
         raise Conflict(f"there is already a tenant named {name!r}", param="name") from None
@@ -69,11 +96,19 @@ async def change_tenant(
     tier: str | None = None,
     is_suspended: bool | None = None,
     is_local_only: bool | None = None,
+    changed: Mapping[str, Mapping[str, int | None] | None] = MappingProxyType({}),
+    version: int | None = None,
     now: datetime,
 ) -> Tenant:
-    """What is None stays as it is."""
+    """What is None stays as it is. changed: `limits` and `user_limits`, as `changed_limits` takes them.
+
+    A tenant's own administrator may set the limits of its end users; raises Forbidden for the rest."""
+    principal.require_tenant(tenant_id)
     given = {"name": name, "tier": tier, "is_suspended": is_suspended, "is_local_only": is_local_only}
-    detail = {field: value for field, value in given.items() if value is not None}
+    detail: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    detail |= {name: None if value is None else dict(value) for name, value in changed.items()}
+    if not principal.is_platform_admin and detail.keys() - {"user_limits"}:
+        raise Forbidden("a tenant's administrator may change user_limits; the rest is the platform's operator's")
     try:
         async with sessions.begin() as session:
             if is_suspended:
@@ -81,17 +116,29 @@ async def change_tenant(
             tenant = await require_tenant(session, tenant_id)
             if is_suspended:
                 await _check_dispensable(session, tenant, "suspended")
+            check_version(tenant, version)
+            before = shown(tenant)
             if name is not None:
                 tenant.name = name
-            if tier is not None:
+            if tier is not None and tier != tenant.tier:
                 await _check_tier(session, tier)
                 tenant.tier = tier
             if is_local_only is not None:
                 tenant.is_local_only = is_local_only
+            for column, changes in changed.items():
+                setattr(tenant, column, changed_limits(getattr(tenant, column), changes))
             if is_suspended is not None:
                 tenant.suspended_at = tenant.suspended_at or now if is_suspended else None
-            record(
-                session, principal, "tenant.change", object_id=tenant_id, tenant_id=tenant_id, now=now, detail=detail
+            await record(
+                session,
+                principal,
+                "tenant.change",
+                object_id=tenant_id,
+                tenant_id=tenant_id,
+                now=now,
+                detail=detail,
+                before=before,
+                after=tenant,
             )
     except IntegrityError:
         raise Conflict(f"there is already a tenant named {name!r}", param="name") from None
@@ -99,13 +146,15 @@ async def change_tenant(
 
 
 async def delete_tenant(sessions: Sessions, principal: Principal, tenant_id: UUID, *, now: datetime) -> None:
-    """Its keys end and its adapters go; its name is free again. The row, usage and prices stay for its invoices."""
+    """Its keys end, its adapters, files, tools and webhooks go; its name is free. The row, usage and prices stay for
+    its invoices."""
     async with sessions.begin() as session:
         await take_lock(session, "admins")
         # An adapter that is made meanwhile would keep its name for ever.
         await take_lock(session, "names")
         tenant = await require_tenant(session, tenant_id)
         await _check_dispensable(session, tenant, "deleted")
+        before = shown(tenant)
         tenant.deleted_at = now
         live_keys = ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None)
         await session.execute(update(ApiKey).where(*live_keys).values(revoked_at=now))
@@ -113,8 +162,23 @@ async def delete_tenant(sessions: Sessions, principal: Principal, tenant_id: UUI
             select(Adapter).where(Adapter.tenant_id == tenant_id).options(selectinload(Adapter.variants))
         ):
             await session.delete(adapter)
+        await session.execute(delete(EndUser).where(EndUser.tenant_id == tenant_id))
+        await session.execute(delete(ServerTool).where(ServerTool.tenant_id == tenant_id))
+        await session.execute(update(StoredFile).where(StoredFile.tenant_id == tenant_id).values(expires_at=now))
+        await session.execute(delete(Webhook).where(Webhook.tenant_id == tenant_id))
+        # With its key, so that nobody reads its sessions any more.
+        await session.execute(delete(SessionPolicy).where(SessionPolicy.tenant_id == tenant_id))
         detail = {"name": tenant.name}
-        record(session, principal, "tenant.delete", object_id=tenant_id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "tenant.delete",
+            object_id=tenant_id,
+            tenant_id=tenant_id,
+            now=now,
+            detail=detail,
+            before=before,
+        )
 
 
 async def require_tenant(session: AsyncSession, tenant_id: UUID) -> Tenant:
@@ -138,5 +202,8 @@ async def _check_dispensable(session: AsyncSession, tenant: Tenant, ending: str)
 
 
 async def _check_tier(session: AsyncSession, tier: str) -> None:
-    if await session.get(Tier, tier) is None:
+    found = await session.get(Tier, tier)
+    if found is None:
         raise InvalidRequest(f"there is no tier {tier!r}; GET /admin/v1/tiers lists them", param="tier")
+    if found.retired_at is not None:
+        raise InvalidRequest(f"the tier {tier!r} is retired and takes no new tenants; choose another", param="tier")

@@ -1,10 +1,13 @@
+from datetime import datetime
+
 from sqlalchemy import JSON, BigInteger, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
+from gateway.domain.versions import Versioned
 
 
-class Tier(Base):
+class Tier(Versioned, Base):
     """Limits are a tenant's; None is none."""
 
     __tablename__ = "tiers"
@@ -28,3 +31,5 @@ class Tier(Base):
     is_hedged: Mapped[bool]
     allowed_pools: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     is_best_effort: Mapped[bool]
+    retired_at: Mapped[datetime | None]
+    """Since when no tenant may move to it; those that have it keep it."""

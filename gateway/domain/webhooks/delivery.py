@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.clock import utc_now
 from gateway.database import Sessions
 from gateway.domain.webhooks.models import Delivery, Webhook
-from gateway.domain.webhooks.service import SECRET_PREFIX, hold_lease, secret_of
+from gateway.domain.webhooks.service import SECRET_PREFIX, hold_lease, live_webhooks, secret_of
 from gateway.http.outbound import Outbound, OutboundFailed
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class WebhookSender:
         return len(found)
 
     async def _due(self, now: datetime) -> list[_Due]:
-        due = select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
+        due = live_webhooks().join(Delivery, Webhook.id == Delivery.webhook_id).with_only_columns(Delivery, Webhook)
         due = due.where(Delivery.next_attempt_at <= now).order_by(Delivery.next_attempt_at).limit(BATCH)
         async with self._sessions() as session:
             return [_Due(delivery, webhook) for delivery, webhook in await session.execute(due)]

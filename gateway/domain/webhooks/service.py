@@ -12,8 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
+from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.principal import Principal
+from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import require_tenant
 from gateway.domain.webhooks.models import Delivery, Lease, Webhook
 from gateway.http.errors import Conflict, NotFound
@@ -25,9 +27,15 @@ MAX_WEBHOOKS = 10
 SECRET_PREFIX = "whsec_"
 
 
+def live_webhooks() -> Select[Webhook]:
+    """Not those of tenants that are deleted: such as were deleted before their webhooks went with them."""
+    live = select(Tenant.id).where(Tenant.deleted_at.is_(None))
+    return select(Webhook).where(Webhook.tenant_id.in_(live))
+
+
 def webhooks_visible_to(tenant_id: UUID | None) -> Select[Webhook]:
     """A tenant's; None: all."""
-    query = select(Webhook)
+    query = live_webhooks()
     return query if tenant_id is None else query.where(Webhook.tenant_id == tenant_id)
 
 
@@ -54,7 +62,16 @@ async def create_webhook(
             raise Conflict(f"a tenant has at most {MAX_WEBHOOKS} webhooks; delete one first")
         session.add(webhook)
         detail = {"url": url, "events": webhook.events}
-        record(session, principal, "webhook.create", object_id=webhook.id, tenant_id=tenant_id, now=now, detail=detail)
+        await record(
+            session,
+            principal,
+            "webhook.create",
+            object_id=webhook.id,
+            tenant_id=tenant_id,
+            now=now,
+            detail=detail,
+            after=webhook,
+        )
     return webhook
 
 
@@ -71,8 +88,9 @@ async def delete_webhook(sessions: Sessions, principal: Principal, webhook_id: U
     """What was not delivered yet never is."""
     async with sessions.begin() as session:
         webhook = await get_webhook(session, principal, webhook_id)
-        detail = {"url": webhook.url}
-        record(
+        detail, before = {"url": webhook.url}, shown(webhook)
+        await session.delete(webhook)
+        await record(
             session,
             principal,
             "webhook.delete",
@@ -80,8 +98,8 @@ async def delete_webhook(sessions: Sessions, principal: Principal, webhook_id: U
             tenant_id=webhook.tenant_id,
             now=now,
             detail=detail,
+            before=before,
         )
-        await session.delete(webhook)
 
 
 async def ping(sessions: Sessions, principal: Principal, webhook_id: UUID, *, now: datetime) -> Delivery:
@@ -116,7 +134,7 @@ async def announce(
 async def tenants_to_tell(sessions: Sessions, events: Collection[str]) -> list[UUID]:
     """Tenants with a webhook for one of these events."""
     async with sessions() as session:
-        found = await session.scalars(select(Webhook))
+        found = await session.scalars(live_webhooks())
         return list({webhook.tenant_id for webhook in found if not set(events).isdisjoint(webhook.events)})
 
 

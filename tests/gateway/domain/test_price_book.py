@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.prices.price_book import (
+    BATCHES,
     UNPRICED_VERSION,
     DiscountTerms,
     PriceBook,
@@ -113,3 +114,21 @@ def test_what_was_found_before_holds_exactly_as_long_as_its_prices(
         adapter_id, now = None if adapter is None else str(adapter), START + half_days * timedelta(hours=12)
         expected = book().price_of(model, adapter_id=adapter_id, tier=tier, now=now)
         assert kept.price_of(model, adapter_id=adapter_id, tier=tier, now=now) == expected
+
+
+def test_a_batch_gets_the_larger_discount_of_its_tiers_and_its_own() -> None:
+    discounts = [DiscountTerms("small", "pro", 1000, START), DiscountTerms("large", "gold", 7000, START)]
+    priced = PriceBook(
+        [PriceTerms("p", "m", 10, 5, 20, 0, START)], (), [*discounts, DiscountTerms("b", BATCHES, 5000, START)]
+    )
+
+    def found(tier: str, *, is_batch: bool) -> tuple[str, int]:
+        price = priced.price_of("m", tier=tier, is_batch=is_batch, now=START)
+        return price.version, price.discount_basis_points
+
+    assert [found(tier, is_batch=True) for tier in ("free", "pro", "gold")] == [
+        ("p+b", 5000),
+        ("p+b", 5000),
+        ("p+large", 7000),
+    ]
+    assert [found(tier, is_batch=False) for tier in ("free", "pro")] == [("p", 0), ("p+small", 1000)]

@@ -85,3 +85,11 @@ async def end_admin_keys(sessions: Sessions, *, but: set[UUID]) -> None:
         for key in await session.scalars(usable_admin_keys()):
             if key.id not in but:
                 key.revoked_at = NOW
+
+
+async def test_of_edits_of_one_state_one_passes(sessions: Sessions, admin: Principal) -> None:
+    tenant = await create_tenant(sessions, admin, name="edited", tier="pro", now=NOW)
+    for number in range(ROUNDS):
+        names = [f"edited-{number}-{each}" for each in range(4)]
+        changes = (change_tenant(sessions, admin, tenant.id, name=name, version=number + 1, now=NOW) for name in names)
+        assert await statuses(*changes) == {200: 1, 409: 3}

@@ -13,18 +13,19 @@ from uuid import UUID, uuid4
 import openai
 import pytest
 from aiohttp import web
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from gateway.billing.alerts import BudgetAlerts
 from gateway.clock import utc_now
 from gateway.database import Sessions, open_sessions
 from gateway.domain.catalog import CatalogCache
 from gateway.domain.principal import Principal
+from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import create_tenant
 from gateway.domain.tiers.service import change_tier
 from gateway.domain.webhooks.delivery import LEASE, RETRIES, WebhookSender
 from gateway.domain.webhooks.models import Delivery, Webhook
-from gateway.domain.webhooks.service import create_webhook, ping, secret_of
+from gateway.domain.webhooks.service import announce, create_webhook, ping, secret_of, tenants_to_tell
 from gateway.http.outbound import Outbound
 from tests.support.gateways import Gateway, copy_database, eventually, make_settings, running_gateway
 from tests.support.limiters import KnownLedger
@@ -129,6 +130,21 @@ async def test_after_the_last_retry_it_is_given_up_and_says_why(sessions: Sessio
     [state] = await states(sessions)
     assert (state.delivered_at, state.next_attempt_at) == (None, None)
     assert state.last_error is not None and "not a public one" in state.last_error
+
+
+async def test_a_tenant_that_was_deleted_before_its_webhooks_went_with_it_is_told_nothing(
+    sessions: Sessions, receiver: Receiver
+) -> None:
+    hook, clock = await make_hook(sessions, receiver.url, "ping", "budget.80"), Clock()
+    await ping(sessions, ADMIN, hook.id, now=NOW)
+    async with sessions.begin() as session:
+        await session.execute(update(Tenant).where(Tenant.id == hook.tenant_id).values(deleted_at=NOW))
+    async with sender_of(sessions, clock) as sender:
+        assert await sender.send_due() == 0
+    assert await tenants_to_tell(sessions, ["budget.80"]) == []
+    occasion = {"tenant_id": hook.tenant_id, "occasion": "may", "data": {}, "now": NOW}
+    assert await announce(sessions, event="budget.80", **occasion) == 0  # type: ignore[arg-type]
+    assert receiver.got == []
 
 
 async def test_one_process_delivers_and_another_takes_over_when_it_is_gone(

@@ -1,0 +1,141 @@
+"""Whether the audit log is what was written: every row, in order, none missing, and nothing behind the last."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, Text, cast, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from gateway.database import Sessions
+from gateway.domain.audit.chain import GENESIS, is_sealed, link
+from gateway.domain.audit.models import AuditEntry, AuditHead
+from gateway.domain.audit.writing import SEAL_ACTION
+from gateway.domain.keys.models import ApiKey
+
+_CHUNK = 10_000
+_CONTENT = (
+    AuditEntry.position,
+    AuditEntry.id,
+    AuditEntry.at,
+    AuditEntry.actor_key_id,
+    AuditEntry.tenant_id,
+    AuditEntry.action,
+    AuditEntry.object_id,
+    AuditEntry.request_id,
+    AuditEntry.address,
+    cast(AuditEntry.detail, Text),
+    cast(AuditEntry.before, Text),
+    cast(AuditEntry.after, Text),
+)
+"""In the order of `Content`."""
+_LOWEST = -(2**63)
+_END = select(
+    func.count(AuditEntry.id).label("count"),
+    func.max(AuditEntry.position).label("max_position"),
+    *(
+        select(column).scalar_subquery().label(column.key)
+        for column in (AuditHead.num_rows, AuditHead.hash, AuditHead.seal)
+    ),
+)
+
+
+class BrokenChain(Exception):
+    """`position` and `entry_id`: of the first row that is not as it was written, where a row is there."""
+
+    def __init__(self, reason: str, *, position: int | None = None, entry_id: UUID | None = None) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.entry_id = entry_id
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What the log ended in at some time. Kept elsewhere, it proves that the log of later still begins with that; and
+    whoever gives it vouches for the rows until there, sealed or not."""
+
+    num_rows: int
+    hash: bytes
+
+
+async def verify(
+    sessions: Sessions,
+    *,
+    pepper: str,
+    since: Anchor | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Anchor:
+    """What it ends in. Rows may be written meanwhile. Raises BrokenChain."""
+    num_rows, last = 0, GENESIS
+    began_at: datetime | None = None
+    async with sessions() as session:
+        while True:
+            async for row in _rows(session, after=num_rows or _LOWEST):
+                last = _checked(row, num_rows + 1, last, since)
+                began_at = began_at or row.at
+                num_rows += 1
+                if num_rows % _CHUNK == 0:
+                    on_progress(num_rows)
+            # One statement, so that the head and the rows are of one moment.
+            end = (await session.execute(_END)).one()
+            if end.num_rows is None or min(end.num_rows, end.max_position or 0) <= num_rows:
+                break
+        oldest_key = await session.scalar(select(func.min(ApiKey.created_at)))
+    if since is not None and since.num_rows > num_rows:
+        raise BrokenChain(f"the log ends with row {num_rows}, but had {since.num_rows} once")
+    _check_end(end, Anchor(num_rows, last), since, pepper=pepper)
+    if oldest_key is not None and (began_at is None or oldest_key < began_at):
+        raise BrokenChain("there are keys from before the first row: the log does not begin where it began")
+    return Anchor(num_rows, last)
+
+
+async def _rows(session: AsyncSession, *, after: int) -> AsyncIterator[Any]:
+    while True:
+        query = select(*_CONTENT, AuditEntry.hash).where(AuditEntry.position > after).order_by(AuditEntry.position)
+        rows = (await session.execute(query.limit(_CHUNK))).all()
+        for row in rows:
+            yield row
+        if len(rows) < _CHUNK:
+            return
+        after = rows[-1].position
+
+
+def _checked(row: Row[Any], position: int, last: bytes, since: Anchor | None) -> bytes:
+    """The row's hash."""
+    place: dict[str, Any] = {"position": row.position, "entry_id": row.id}
+    if row.position > position:
+        raise BrokenChain(f"row {position} is missing: row {row.position} comes in its place", **place)
+    if row.position < position:
+        raise BrokenChain(f"row {row.position} stands before the first, or twice", **place)
+    if link(last, tuple(row)[:-1]) != row.hash:
+        raise BrokenChain("it is not as it was written, or does not follow the row before", **place)
+    if since is not None and position == since.num_rows and row.hash != since.hash:
+        raise BrokenChain("the log up to here is another than it was", **place)
+    if row.action == SEAL_ACTION and (since is None or position > since.num_rows + 1):
+        raise BrokenChain(
+            f"when it was written, no seal vouched for the rows before it; {_advice(position - 1, last)}", **place
+        )
+    return bytes(row.hash)
+
+
+def _check_end(end: Row[Any], found: Anchor, since: Anchor | None, *, pepper: str) -> None:
+    num_rows = found.num_rows
+    if end.num_rows is None:
+        raise BrokenChain(f"the head is missing, so that nobody knows whether the log ends with row {num_rows}")
+    if end.num_rows > num_rows:
+        raise BrokenChain(f"row {num_rows + 1} is missing, and with it the end: there were {end.num_rows} rows")
+    if end.count > end.num_rows or num_rows > end.num_rows:
+        raise BrokenChain("it stands behind the end", position=end.num_rows + 1)
+    if end.hash != found.hash:
+        raise BrokenChain("the head tells another hash of it, the last", position=num_rows)
+    if found in (since, Anchor(0, GENESIS)) or is_sealed(end.seal, num_rows, found.hash, pepper=pepper):
+        return
+    raise BrokenChain(
+        f"no seal under this pepper vouches for it, the last; {_advice(num_rows, found.hash)}", position=num_rows
+    )
+
+
+def _advice(num_rows: int, last: bytes) -> str:
+    return f"if the log was right until then, verify what came since {num_rows}:{last.hex()}"

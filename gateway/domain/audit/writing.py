@@ -1,0 +1,96 @@
+"""Rows come into the chain one after another, whichever gateway writes them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from gateway.domain.audit.chain import GENESIS, Content, is_sealed, link, seal_of
+from gateway.domain.audit.models import AuditEntry, AuditHead
+from protocol.ids import new_id
+
+SEAL_ACTION = "audit.seal"
+"""The chain went on over an end that no seal vouched for."""
+_HEAD = 1
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    at: datetime
+    actor_key_id: UUID | None
+    tenant_id: UUID | None
+    action: str
+    object_id: str
+    request_id: str | None = None
+    address: str | None = None
+    detail: Json = field(default_factory=dict)
+    before: Json | None = None
+    after: Json | None = None
+
+
+async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
+    """Chain the rows to those that are there. All other transactions that do wait until this one has ended, so it
+    should end now."""
+    pepper: str = session.info.get("pepper", "")
+    num_rows, last, found = await _take_end(session, pepper)
+    if found is not None:
+        entries = [NewEntry(entries[0].at, None, None, SEAL_ACTION, "audit_log", detail={"found": found}), *entries]
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        num_rows += 1
+        row = _row(entry, num_rows)
+        last = link(last, Content(**row | {name: _stored(row[name]) for name in ("detail", "before", "after")}))
+        rows.append(row | {"hash": last})
+    await session.execute(insert(AuditEntry), rows)
+    end = {"num_rows": num_rows, "hash": last, "seal": seal_of(num_rows, last, pepper=pepper)}
+    await session.execute(update(AuditHead).values(**end).execution_options(synchronize_session=False))
+
+
+async def _take_end(session: AsyncSession, pepper: str) -> tuple[int, bytes, str | None]:
+    """How many rows there are, the hash of the last one and, where no seal vouches for both, what was found instead.
+
+    Writing the head locks it until the transaction ends, so that rows come one after another.
+    """
+    lock = update(AuditHead).where(AuditHead.id == _HEAD).values(id=_HEAD)
+    locked = lock.returning(AuditHead.num_rows, AuditHead.hash, AuditHead.seal)
+    head = (await session.execute(locked.execution_options(synchronize_session=False))).one_or_none()
+    newest = select(AuditEntry.position, AuditEntry.hash).order_by(AuditEntry.position.desc()).limit(1)
+    end = (await session.execute(newest)).one_or_none()
+    # A change must not fail because somebody meddled with the log: it goes on from the rows, and says so for good.
+    num_rows, last = (0, GENESIS) if end is None else (max(0, end.position), end.hash)
+    if head is None:
+        await session.execute(insert(AuditHead).values(id=_HEAD, num_rows=num_rows, hash=last))
+        return num_rows, last, "no head"
+    if (head.num_rows, head.hash) != (num_rows, last):
+        return num_rows, last, "another end"
+    if is_sealed(head.seal, num_rows, last, pepper=pepper) or (num_rows == 0 and head.seal is None):
+        return num_rows, last, None
+    return num_rows, last, "no seal" if head.seal is None else "broken seal"
+
+
+def _row(entry: NewEntry, position: int) -> dict[str, Any]:
+    return {
+        "position": position,
+        "id": new_id(entry.at),
+        "at": entry.at,
+        "actor_key_id": entry.actor_key_id,
+        "tenant_id": entry.tenant_id,
+        "action": entry.action,
+        "object_id": entry.object_id,
+        "request_id": entry.request_id,
+        "address": entry.address,
+        "detail": dict(entry.detail),
+        "before": None if entry.before is None else dict(entry.before),
+        "after": None if entry.after is None else dict(entry.after),
+    }
+
+
+def _stored(value: Json | None) -> str | None:
+    """As SQLAlchemy's JSON columns write it, and JSON columns of both databases keep it."""
+    return None if value is None else json.dumps(value)

@@ -1,0 +1,1 @@
+"""Batches: requests in a file, answered on idle capacity within a day."""

@@ -1,0 +1,1 @@
+"""What a tenant chose for its sessions."""

@@ -1,0 +1,22 @@
+from dataclasses import dataclass
+from uuid import UUID
+
+from gateway.domain import sealing
+
+PURPOSE = b"tiergate sessions"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """A policy as the catalog has it."""
+
+    overflow: str = "window"
+    is_encrypted: bool = False
+    sealed_key: bytes | None = None
+    version: int = 0
+
+    def key(self, tenant_id: UUID, *, pepper: str) -> bytes | None:
+        """What the tenant's sessions are read with, if any was ever sealed. Raises CannotUnseal."""
+        if self.sealed_key is None:
+            return None
+        return sealing.unseal(self.sealed_key, purpose=PURPOSE, bound_to=tenant_id.bytes, pepper=pepper)

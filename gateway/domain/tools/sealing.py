@@ -1,0 +1,32 @@
+"""What is sealed is bound to the tool and to the origin of its URL: a row's secret cannot be moved to another tool, nor
+sent to another server by whoever may change the URL or the database's rows.
+"""
+
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from gateway.domain import sealing
+from gateway.domain.sealing import CannotUnseal
+
+__all__ = ["CannotUnseal", "origin_of", "seal", "unseal"]
+
+_PURPOSE = b"tiergate server tools"
+
+
+def seal(secret: str, *, tool_id: UUID, url: str, pepper: str) -> bytes:
+    return sealing.seal(secret.encode(), purpose=_PURPOSE, bound_to=_bound_to(tool_id, url), pepper=pepper)
+
+
+def unseal(sealed: bytes, *, tool_id: UUID, url: str, pepper: str) -> str:
+    """Raises CannotUnseal."""
+    return sealing.unseal(sealed, purpose=_PURPOSE, bound_to=_bound_to(tool_id, url), pepper=pepper).decode()
+
+
+def origin_of(url: str) -> str:
+    """Of a URL that `Outbound.check_url` accepted: scheme, host and port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def _bound_to(tool_id: UUID, url: str) -> bytes:
+    return tool_id.bytes + origin_of(url).encode()

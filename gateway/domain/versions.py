@@ -1,0 +1,32 @@
+"""Lost updates: of two edits of the same state the second is refused."""
+
+from typing import Any
+
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+
+from gateway.http.errors import Conflict
+
+
+class Stale(Conflict):
+    code = "stale_version"
+
+    def __init__(self) -> None:
+        super().__init__("it has been changed since you read it; read it again and repeat your edit", param="version")
+
+
+class Versioned:
+    """`version` grows by one with each change; SQLAlchemy writes only over the one that it has read."""
+
+    version: Mapped[int] = mapped_column(server_default="1")
+
+    @declared_attr.directive
+    def __mapper_args__(cls) -> dict[str, Any]:
+        return {"version_id_col": cls.version}
+
+
+def check_version(row: Versioned | None, version: int | None) -> None:
+    """version: of the state that the edit was made on, 0 where there was no row; None: of whatever is there.
+
+    Raises Stale."""
+    if version is not None and version != (0 if row is None else row.version):
+        raise Stale

@@ -1,0 +1,1 @@
+"""Who is logged in to the console, so that a visit can be ended from elsewhere."""
