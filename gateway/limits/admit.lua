@@ -31,7 +31,7 @@ local function seed(scope, field, counted, value)
   value = has_seeds and tonumber(value)
   if not value then return nil end
   redis.call('HSET', scope.key, field, format_period(counted, value))
-  redis.call('EXPIRE', scope.key, LONG_S)
+  redis.call('EXPIRE', scope.key, kept_s(scope.key, true))
   drop_past_periods(scope.key)
   return value
 end
@@ -72,12 +72,16 @@ for s = 1, num_scopes do
     lacks = lacks or not scope.seed_month
   end
 end
-if lacks then return 'load 0 0 0 0 0' end
 
 for s, scope in ipairs(scopes) do drop_old(scope, now, window_us) end
 for s, scope in ipairs(scopes) do
-  if scope.max_day and scope.seed_day + scope.day + need > scope.max_day then return answer('tokens_per_day', s, 0) end
-  if scope.max_month and scope.seed_month + scope.month + cost > scope.max_month then return answer('budget', s, 0) end
+  -- Where the ledger is still to be asked, the window is looked at first: who floods is not to flood the ledger.
+  if scope.max_day and not lacks and scope.seed_day + scope.day + need > scope.max_day then
+    return answer('tokens_per_day', s, 0)
+  end
+  if scope.max_month and not lacks and scope.seed_month + scope.month + cost > scope.max_month then
+    return answer('budget', s, 0)
+  end
   if scope.max_requests and scope.requests + 1 > scope.max_requests then
     return answer('requests_per_minute', s, frees_in(scope, scope.requests + 1 - scope.max_requests, 1))
   end
@@ -86,6 +90,7 @@ for s, scope in ipairs(scopes) do
   end
   if scope.max_live and scope.live + 1 > scope.max_live then return answer('concurrency', s, 1000000) end
 end
+if lacks then return 'load 0 0 0 0 0' end
 
 local record = string.format('live %d %d %d %s %s %s', slot, need, cost, day, month, ARGV[4])
 -- Settled before it came to us, on another connection: nothing is left to reserve.

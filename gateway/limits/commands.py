@@ -2,24 +2,38 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Literal
 from urllib.parse import quote
 from uuid import UUID
 
-from gateway.limits.reservation import Admission, Limits
+from gateway.domain.limits import Limits
+from gateway.limits.reservation import Admission
 from gateway.limits.scripts import ADMIT, SETTLE, SHOW, TELL
 from gateway.redis_client.resp import encode, encode_parts
 
 Closing = Literal["actual", "refund", "sweep"]
 Counting = Literal["always", "seeded", "never"]
+_MAX_NAME = 100
 
 
 def held_key(tenant_id: UUID | str, incarnation: str) -> str:
     return f"tiergate:{{{tenant_id}}}:held:{incarnation}"
 
 
-def scope_key(tenant_id: UUID | str, quoted_name: str) -> str:
-    return f"tiergate:{{{tenant_id}}}:limits:{quoted_name}"
+def scope_key(tenant_id: UUID | str, part: str) -> str:
+    return f"tiergate:{{{tenant_id}}}:limits:{part}"
+
+
+def key_part(scope_name: str) -> str:
+    """What stands for a scope in keys and records: its name, and of a long one, which clients may choose, a digest.
+
+    The `#` stands in no quoted name."""
+    quoted = quote(scope_name, safe=":")
+    if len(quoted) <= _MAX_NAME:
+        return quoted
+    kind = scope_name.partition(":")[0]
+    return f"{kind}:#{sha256(scope_name.encode()).hexdigest()}"
 
 
 class Terms:
@@ -32,7 +46,7 @@ class Terms:
         self.day = admission.now.toordinal()
         scopes = admission.scopes()
         self._scopes = scopes
-        names = [quote(scope.name, safe=":") for scope in scopes]
+        names = [key_part(scope.name) for scope in scopes]
         tenant_id = admission.tenant_id
         keys = (held_key(tenant_id, incarnation), *(scope_key(tenant_id, name) for name in names))
         record = " ".join(f"{name}={_flags(scope.limits)}" for name, scope in zip(names, scopes, strict=True))
@@ -46,7 +60,7 @@ class Terms:
     def fits(self, admission: Admission) -> bool:
         mine = self.admission
         return (
-            mine.tier is admission.tier
+            (mine.tier is admission.tier or _values(mine.tier) == _values(admission.tier))
             and self.day == admission.now.toordinal()
             and mine.inner_scopes == admission.inner_scopes
         )
@@ -80,7 +94,7 @@ class Terms:
 
 def show(admission: Admission, *, window_us: int) -> bytes:
     """How the scopes of a request that is never made stand."""
-    keys = [scope_key(admission.tenant_id, quote(scope.name, safe=":")) for scope in admission.scopes()]
+    keys = [scope_key(admission.tenant_id, key_part(scope.name)) for scope in admission.scopes()]
     return encode("EVALSHA", SHOW, len(keys), *keys, window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}")
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from gateway.domain.limits import Limits
 from gateway.limits.commands import Terms
 from gateway.limits.refusal import refuse
-from gateway.limits.reservation import TENANT, Admission, Limits
+from gateway.limits.reservation import TENANT, Admission
 from gateway.limits.standing import Standing
 
-MAX_ACCOUNTS = 50_000
+MAX_ACCOUNTS = 20_000
+"""Beside those of the last minute; one of an end user takes 4 KB."""
 
 
 @dataclass(slots=True)

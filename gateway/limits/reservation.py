@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway.domain.catalog import TierTerms
+from gateway.domain.limits import Limits, LimitScope
 from gateway.limits.standing import Standing
 
 if TYPE_CHECKING:
@@ -13,38 +14,6 @@ if TYPE_CHECKING:
 
 TENANT = "tenant"
 """The name of the scope that every request has."""
-
-
-class Limits(Protocol):
-    """None: no limit. A tier is one."""
-
-    @property
-    def requests_per_minute(self) -> int | None: ...
-    @property
-    def tokens_per_minute(self) -> int | None: ...
-    @property
-    def concurrency(self) -> int | None: ...
-    @property
-    def tokens_per_day(self) -> int | None: ...
-    @property
-    def budget_nanousd_per_month(self) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeLimits:
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    concurrency: int | None = None
-    tokens_per_day: int | None = None
-    budget_nanousd_per_month: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Whom limits bind within a tenant: `key:ID`, `user:ID`."""
-
-    name: str
-    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +26,11 @@ class Admission:
     tokens: int
     cost_nanousd: int
     now: datetime
-    inner_scopes: tuple[Scope, ...] = ()
+    inner_scopes: tuple[LimitScope, ...] = ()
     """Beside the tenant's own, which the tier limits. All of them must have room, or nothing is reserved."""
 
-    def scopes(self) -> tuple[Scope, ...]:
-        return (Scope(TENANT, self.tier), *self.inner_scopes)
+    def scopes(self) -> tuple[LimitScope, ...]:
+        return (LimitScope(TENANT, self.tier), *self.inner_scopes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@
 local NUM_BUCKETS = 60
 local DAY_S = 86400
 local LONG_S = 35 * DAY_S
+local USER_S = 1800
 
 local function now_us()
   local clock = redis.call('TIME')
@@ -108,9 +109,16 @@ local function write_scope(scope, day, month, on_day, on_month)
   redis.call('HSET', scope.key, unpack(fields))
 end
 
+-- End users are named by clients, and there is no end to names: theirs are forgotten soon, and day and month asked of the
+-- ledger again. Longer than any request takes.
+local function kept_s(key, has_periods)
+  if string.find(key, ':limits:user:', 1, true) then return USER_S end
+  return has_periods and LONG_S or DAY_S
+end
+
 -- Whoever holds the hash of what is under way must outlive whoever counts it, or a count would stay for good.
 local function keep(held, scope, has_periods)
-  redis.call('EXPIRE', scope.key, has_periods and LONG_S or DAY_S)
+  redis.call('EXPIRE', scope.key, kept_s(scope.key, has_periods))
   redis.call('EXPIRE', held, LONG_S)
 end
 

@@ -1,6 +1,7 @@
 """Limits against a real Valkey: nothing exceeds them, and what was not used comes back."""
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.limits import LimitScope, ScopeLimits
 from gateway.http.errors import LimitReached, Unavailable
-from gateway.limits.reservation import Reservation, Scope, ScopeLimits
+from gateway.limits.reservation import Reservation
 from gateway.redis_client import connect_redis
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier
@@ -25,6 +27,57 @@ async def test_concurrent_admissions_from_two_gateways_never_exceed_a_limit(valk
         results = await asyncio.gather(*tries, return_exceptions=True)
     assert sum(isinstance(result, Reservation) for result in results) == 30
     assert all(result.code == "requests_per_minute" for result in results if isinstance(result, LimitReached))
+
+
+@pytest.mark.parametrize("limited", ["key:k1", "user:al ice", "user:" + "ü" * 500])
+async def test_a_race_of_hundreds_never_exceeds_a_keys_or_an_end_users_limit(
+    valkey: ValkeyProcess, limited: str
+) -> None:
+    """The other scopes have room, and count what passed."""
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=1000)
+    binding = LimitScope(limited, ScopeLimits(requests_per_minute=30))
+    wide = LimitScope("key:wide", ScopeLimits(requests_per_minute=1000, tokens_per_day=10_000))
+    async with open_limiter(valkey.url) as one, open_limiter(valkey.url) as two:
+        tries = [limiter.admit(admission(tenant_id, tier, wide, binding)) for limiter in (one, two) for _ in range(200)]
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        [tenant, broad, narrow] = await one.usage_now(admission(tenant_id, tier, wide, binding))
+    assert sum(isinstance(result, Reservation) for result in results) == 30
+    refused = [result for result in results if isinstance(result, LimitReached)]
+    assert {(each.scope, each.code) for each in refused} == {(limited, "requests_per_minute")}
+    assert len(refused) == 370
+    assert (tenant.num_requests, broad.num_requests, narrow.num_requests) == (30, 30, 30)
+    assert broad.tokens_today == 30
+
+
+async def test_a_race_of_hundreds_never_exceeds_a_keys_budget(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(budget_nanousd_per_month=10**9)
+    key = LimitScope("key:k1", ScopeLimits(budget_nanousd_per_month=1000, concurrency=500))
+    async with open_limiter(valkey.url) as one, open_limiter(valkey.url) as two:
+        asked = [
+            (limiter, admission(tenant_id, tier, key, cost_nanousd=30)) for limiter in (one, two) for _ in range(150)
+        ]
+        results = await asyncio.gather(*(limiter.admit(each) for limiter, each in asked), return_exceptions=True)
+    assert sum(isinstance(result, Reservation) for result in results) == 1000 // 30
+    assert {each.code for each in results if isinstance(each, LimitReached)} == {"budget"}
+
+
+async def test_end_users_that_nobody_knows_cost_redis_little_and_not_for_long(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=50)
+    limits = ScopeLimits(requests_per_minute=5, tokens_per_day=100)
+    ledger = KnownLedger()
+    async with open_limiter(valkey.url, ledger=ledger) as limiter:
+        for number in range(80):
+            asked = admission(tenant_id, tier, LimitScope(f"user:{'x' * 500}{number}", limits))
+            with contextlib.suppress(LimitReached):
+                await limiter.admit(asked)
+    # Who is refused by the tenant's own limit has not asked the ledger.
+    assert ledger.num_calls == 50
+    redis: Any = connect_redis(valkey.url, deadline_s=5)
+    keys = [key async for key in redis.scan_iter(f"*{tenant_id}*:limits:user:*", count=1000)]
+    assert len(keys) == 50
+    assert max(map(len, keys)) < 200
+    assert all([0 < await redis.ttl(key) <= 1800 for key in keys])
+    await redis.aclose()
 
 
 async def test_a_refused_request_passes_after_what_retry_after_says_and_not_before(valkey: ValkeyProcess) -> None:
@@ -150,8 +203,8 @@ async def test_a_budget_key_that_was_seeded_and_then_refused_expires(valkey: Val
 
 async def test_all_scopes_have_room_or_nothing_is_reserved(valkey: ValkeyProcess) -> None:
     tenant_id, tier = uuid4(), make_tier(requests_per_minute=4)
-    alice = Scope("user:al ice=3", ScopeLimits(requests_per_minute=1, tokens_per_day=100))
-    key = Scope("key:k1", ScopeLimits(concurrency=2))
+    alice = LimitScope("user:al ice=3", ScopeLimits(requests_per_minute=1, tokens_per_day=100))
+    key = LimitScope("key:k1", ScopeLimits(concurrency=2))
     async with open_limiter(valkey.url) as limiter:
         first = await limiter.admit(admission(tenant_id, tier, key, alice))
         with pytest.raises(LimitReached, match="this user") as refused:

@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.domain.limits import LimitScope, ScopeLimits
 from gateway.http.errors import Unavailable
-from gateway.limits.reservation import Scope, ScopeLimits
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.ports import free_port
 from tests.support.tiers import make_tier
@@ -14,7 +14,7 @@ from tests.support.valkey import ValkeyProcess
 
 async def test_every_scope_tells_what_it_has_used_and_looking_changes_nothing(valkey: ValkeyProcess) -> None:
     tier = make_tier(requests_per_minute=9, tokens_per_day=100, budget_nanousd_per_month=1000)
-    key = Scope("key:a b", ScopeLimits(requests_per_minute=5))
+    key = LimitScope("key:a b", ScopeLimits(requests_per_minute=5))
     asked = admission(uuid4(), tier, key, tokens=10, cost_nanousd=70)
     async with open_limiter(valkey.url, ledger=KnownLedger(tokens=30, nanousd=500)) as limiter:
         tenant, _ = await limiter.usage_now(asked)
