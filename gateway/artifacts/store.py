@@ -1,6 +1,6 @@
 """The object store of adapters. What comes is checked while it streams there, and is not an artifact until all is well.
 
-uploads/<random>                    on the way; gone when it was refused or cut
+uploads/<time and random>           on the way; gone when it was refused or cut
 adapters/<ab>/<digest>/...          weights, config and, last, the manifest
 """
 
@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from obstore.exceptions import BaseError
 
+from gateway.artifacts.blocks import in_blocks
 from gateway.artifacts.layout import Layout
 from gateway.artifacts.refusal import BadAdapter
+from gateway.artifacts.unfinished import UnfinishedUploads
 from gateway.artifacts.weights_check import WeightsCheck
+from gateway.clock import utc_now
 from gateway.http.errors import GatewayError, Unavailable
 from protocol.artifacts import (
     CONFIG_FILE,
@@ -31,6 +34,7 @@ from protocol.artifacts import (
     encode_manifest,
     object_path,
 )
+from protocol.ids import new_id
 from protocol.object_store import first_line, local_folder, open_object_store
 from protocol.peft_config import BadLoraConfig, LoraConfig, read_config
 
@@ -67,6 +71,7 @@ class ArtifactStore:
         """Raises BadStoreUrl."""
         self._store: ObjectStore = open_object_store(url)
         self._folder = local_folder(url)
+        self._unfinished = UnfinishedUploads(url, UPLOADS) if self._folder is None else None
         self._uploads: Counter[UUID] = Counter()
         self.max_weights_bytes = max_weights_bytes
 
@@ -93,12 +98,12 @@ class ArtifactStore:
         what `weights` raises."""
         lora = _read_config(config)
         check = WeightsCheck(lora, max_bytes=self.max_weights_bytes)
-        digest, path = hashlib.sha256(), f"{UPLOADS}/{uuid4().hex}"
+        digest, path = hashlib.sha256(), f"{UPLOADS}/{new_id(utc_now())}"
         size = 0
 
         async def checked() -> AsyncIterator[bytes]:
             nonlocal size
-            async for block in _blocks(weights):
+            async for block in in_blocks(weights, BLOCK_BYTES):
                 size += len(block)
                 if size > self.max_weights_bytes:
                     raise BadAdapter(f"{WEIGHTS_FILE}: more than {self.max_weights_bytes} bytes", param="weights")
@@ -142,6 +147,9 @@ class ArtifactStore:
         if self._folder is not None:
             # What was half written has a name there that the library does not list.
             await asyncio.to_thread(_unlink_older, self._folder / UPLOADS, now - ABANDONED)
+        if self._unfinished is not None:
+            async with _telling_outages():
+                await asyncio.to_thread(self._unfinished.abort_older, now - ABANDONED)
 
     async def _remove_upload(self, path: str) -> None:
         """Where the store went away meanwhile, `remove_abandoned` finds it."""
@@ -163,20 +171,6 @@ def _read_config(content: bytes) -> LoraConfig:
         return read_config(content)
     except BadLoraConfig as error:
         raise BadAdapter(f"{CONFIG_FILE}: {error}", param="config") from error
-
-
-async def _blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in blocks of BLOCK_BYTES or more: each costs a thread's turn."""
-    gathered: list[bytes] = []
-    size = 0
-    async for chunk in chunks:
-        gathered.append(chunk)
-        size += len(chunk)
-        if size >= BLOCK_BYTES:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    if size:
-        yield b"".join(gathered)
 
 
 def _unlink_older(folder: Path, limit: datetime) -> None:

@@ -55,7 +55,7 @@ class BudgetAlerts:
         for tenant_id in tenants:
             async with self._sessions() as session:
                 tenant = await session.get(Tenant, tenant_id)
-            tier = None if tenant is None else self._catalog.current.tiers.get(tenant.tier)
+            tier = None if tenant is None else self._catalog.current.tenant_tier(str(tenant.id), tenant.tier)
             budget = None if tier is None else tier.budget_nanousd_per_month
             if budget is None:
                 continue

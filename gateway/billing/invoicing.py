@@ -61,7 +61,10 @@ class Invoicing:
             finals = list(await session.scalars(final_invoices(tenant_id)))
         if start is None:
             if not finals:
-                raise InvalidRequest("there is no invoice to begin after; send start", param="start")
+                raise InvalidRequest(
+                    "this tenant has no final invoice that the period could begin after; say where it begins",
+                    param="start",
+                )
             start = finals[-1].period_end
         period = Window(start, end or now)
         if period.start >= period.end:

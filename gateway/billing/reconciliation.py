@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 EVERY_S = 300
 LOOK_BACK = timedelta(hours=48)
+LATEST_LASTS = timedelta(minutes=1)
 SETTLED_AFTER = timedelta(minutes=15)
 """After an hour's end: then its requests are over, and their events through outbox and Kafka."""
 LEDGER_DEADLINE_S = 10
@@ -147,6 +148,13 @@ class Reconciler:
         self._registry = registry
         self._workers = workers
         self._metrics = metrics
+        self._latest: tuple[datetime, Reconciliation] | None = None
+
+    async def latest(self, window: Window, *, now: datetime) -> Reconciliation:
+        """As it was up to LATEST_LASTS ago, of whatever window was asked then: every worker is asked for it."""
+        if self._latest is None or now - self._latest[0] > LATEST_LASTS:
+            self._latest = now, await self.reconcile(window, now=now)
+        return self._latest[1]
 
     async def run_forever(self) -> None:
         """Show on `/metrics` what is not reconciled. Nothing is shown anew while ClickHouse or the database is away."""
@@ -169,8 +177,10 @@ class Reconciler:
         ledgers = await asyncio.gather(*map(self._ledger_of, self._urls()))
         start, end = int(window.start.timestamp()), int(window.end.timestamp())
         bounds = {"start_us": micros(window.start), "end_us": micros(window.end)}
-        event_rows = await self._queries.fetch(BoundQuery(_EVENTS, bounds | {"start_s": start, "end_s": end}))
-        token_rows = await self._queries.fetch(BoundQuery(_TOKENS, bounds))
+        event_rows, token_rows = await asyncio.gather(
+            self._queries.fetch(BoundQuery(_EVENTS, bounds | {"start_s": start, "end_s": end})),
+            self._queries.fetch(BoundQuery(_TOKENS, bounds)),
+        )
         counted = [row for rows in ledgers for row in rows if start <= row.hour_s < end and row.tenant_id]
         known = {row.worker_id for rows in ledgers for row in rows}
         tenants = await self._known_tenants({row["tenant_id"] for row in event_rows})

@@ -117,7 +117,11 @@ def _price_anew(row: Row, book: PriceBook) -> bool:
 
 def _price_of(row: Row, book: PriceBook) -> RequestPrice:
     return book.price_of(
-        model_of(row["model_version"]), adapter_id=row["adapter_id"], tier=row["tier"], now=row["timestamp"]
+        model_of(row["model_version"]),
+        adapter_id=row["adapter_id"],
+        tier=row["tier"],
+        is_batch=row["batch_id"] is not None,
+        now=row["timestamp"],
     )
 
 

@@ -17,7 +17,7 @@ from gateway.metering import statements
 from gateway.metering.clickhouse import connect, database_of
 from gateway.metering.cursors import encode_cursor
 from gateway.metering.rollups.pieces import Grain, Piece, rolled_until, split
-from gateway.metering.statements import GROUP_COLUMNS, BoundQuery
+from gateway.metering.statements import ALL_REQUESTS, GROUP_COLUMNS, BoundQuery, RequestFilter
 from gateway.metering.windows import Window, month_until
 
 DEADLINE_S = 10.0
@@ -25,6 +25,9 @@ ASK_SWEEPS_S = 10
 MAY_LAG = timedelta(minutes=2)
 """What the console shows of all tenants may be so old: it is a sweep's age, ten seconds or a minute without events."""
 _LOOK_BACK = (timedelta(minutes=10), timedelta(hours=6))
+_LOOK_BACK_FILTERED = (timedelta(hours=6), timedelta(days=2))
+_MAX_CANDIDATES = 200
+"""Copies of events among which a filtered page is looked for: a page of the console, and as many duplicates."""
 _NUM_THREADS = 4
 _SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": int(DEADLINE_S)}
 T = TypeVar("T")
@@ -64,15 +67,16 @@ class UsageQueries:
         after: str | None = None,
         has_percentiles: bool = False,
         may_lag: bool = False,
+        asked: RequestFilter = ALL_REQUESTS,
     ) -> UsagePage:
         """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor.
 
         may_lag: of rollups alone, where they hold the whole window; the events of the last hour are dear to find for
-        all tenants, since the index is by tenant.
+        all tenants, since the index is by tenant. asked: of single requests only.
         """
         statements.check_grouping(group_by)
         if group_by == "request":
-            rows = await self._newest(window, tenant_id, limit=limit, after=after)
+            rows = await self._newest(window, tenant_id, limit=limit, after=after, asked=asked)
         else:
             pieces = await self._pieces(window, statements.grain_of(group_by), may_lag=may_lag)
             rows = await self.fetch(
@@ -88,9 +92,16 @@ class UsageQueries:
             shown = [{column: row.pop("g"), **row} for row in shown]
         return UsagePage(shown, cursor)
 
-    async def totals(self, window: Window, *, tenant_id: str | None, may_lag: bool = False) -> Row:
+    async def request(self, window: Window, request_id: str, *, tenant_id: str | None) -> Row | None:
+        """Every field of one event of the window."""
+        rows = await self.fetch(statements.request(window, tenant_id, request_id))
+        return rows[0] if rows else None
+
+    async def totals(
+        self, window: Window, *, tenant_id: str | None, may_lag: bool = False, has_percentiles: bool = False
+    ) -> Row:
         pieces = await self._pieces(window, "day", may_lag=may_lag)
-        [row] = await self.fetch(statements.totals(pieces, tenant_id))
+        [row] = await self.fetch(statements.totals(pieces, tenant_id, has_percentiles=has_percentiles))
         return row
 
     async def exact_totals(
@@ -120,30 +131,70 @@ class UsageQueries:
             cursor = encode_cursor(int(last["timestamp"].timestamp()), *(last[name] for name in names))
         return UsagePage(shown, cursor)
 
+    async def refusals_by_limit(self, window: Window, *, tenant_id: str | None) -> list[Row]:
+        """Refusals before admission by limit and status, the most frequent first."""
+        return await self.fetch(statements.refusals_by_limit(window, tenant_id))
+
+    async def refusals_by_key(self, window: Window, *, tenant_id: str | None, limit: int) -> list[Row]:
+        """The same by tenant and key, too, with when the newest was."""
+        return await self.fetch(statements.refusals_by_key(window, tenant_id, limit=limit))
+
     async def series(
-        self, window: Window, *, tenant_id: str | None, column: str, bucket_s: int, may_lag: bool = False
+        self,
+        window: Window,
+        *,
+        tenant_id: str | None,
+        column: str,
+        bucket_s: int,
+        edges: Sequence[int] | None = None,
+        may_lag: bool = False,
     ) -> list[Row]:
-        """Requests, tokens and cost by time bucket and by `column`."""
-        pieces = await self._pieces(window, statements.grain_of_buckets(bucket_s), may_lag=may_lag)
-        return await self.fetch(statements.series(pieces, tenant_id, column=column, bucket_s=bucket_s))
+        """Requests, tokens and cost by time bucket and by `column`. edges: where the buckets begin, in whole hours,
+        in place of multiples of `bucket_s`."""
+        grain = statements.grain_of_buckets(bucket_s) if edges is None else "hour"
+        pieces = await self._pieces(window, grain, may_lag=may_lag)
+        return await self.fetch(statements.series(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges))
 
     async def spent_this_month(self, tenant_id: str, *, now: datetime) -> int:
         """What the tenant's shipped events of this calendar month (UTC) cost, in 1e-9 dollars."""
         row = await self.exact_totals(month_until(now), tenant_id=tenant_id)
         return int(row["cost_nanousd"])
 
-    async def _newest(self, window: Window, tenant_id: str | None, *, limit: int, after: str | None) -> list[Row]:
-        """The index is by tenant, not by time: where the last hour or day has enough, nobody looks further back."""
+    async def _newest(
+        self, window: Window, tenant_id: str | None, *, limit: int, after: str | None, asked: RequestFilter
+    ) -> list[Row]:
+        """The index is by tenant, not by time: where the last hours or days have enough, nobody looks further back."""
+        is_filtered = asked != ALL_REQUESTS and limit <= _MAX_CANDIDATES // 2
+        find = self._filtered if is_filtered else self._all
         end = min(window.end, self._clock() + timedelta(minutes=1))
         if after is not None:
             end = min(end, statements.time_of_cursor(after) + timedelta(seconds=1))
-        for span in _LOOK_BACK:
+        for span in _LOOK_BACK_FILTERED if is_filtered else _LOOK_BACK:
             if window.start < end - span:
-                last = Window(end - span, window.end)
-                rows = await self.fetch(statements.requests(last, tenant_id, limit=limit, after=after))
+                rows = await find(Window(end - span, window.end), tenant_id, limit, after, asked)
                 if len(rows) > limit:
                     return rows
-        return await self.fetch(statements.requests(window, tenant_id, limit=limit, after=after))
+        return await find(window, tenant_id, limit, after, asked)
+
+    async def _all(
+        self, window: Window, tenant_id: str | None, limit: int, after: str | None, asked: RequestFilter
+    ) -> list[Row]:
+        return await self.fetch(statements.requests(window, tenant_id, limit=limit, after=after, asked=asked))
+
+    async def _filtered(
+        self, window: Window, tenant_id: str | None, limit: int, after: str | None, asked: RequestFilter
+    ) -> list[Row]:
+        """The same, where few rows pass: first where they are, then they."""
+        found = await self.fetch(
+            statements.candidates(window, tenant_id, limit=_MAX_CANDIDATES, after=after, asked=asked)
+        )
+        if not found:
+            return []
+        rows = await self.fetch(
+            statements.requests(window, tenant_id, limit=limit, after=after, asked=asked, among=found)
+        )
+        is_whole = len(rows) > limit or len(found) < _MAX_CANDIDATES
+        return rows if is_whole else await self._all(window, tenant_id, limit, after, asked)
 
     async def _pieces(self, window: Window, grain: Grain, *, may_lag: bool) -> list[Piece]:
         """Which tables answer. As long as nothing was rolled up, or nobody knows, the events do."""
@@ -153,7 +204,7 @@ class UsageQueries:
             self._swept_at = await self._in_thread(self._query_swept_at)
         is_fresh = self._swept_at is not None and now - self._swept_at < MAY_LAG
         until = window.end if may_lag and is_fresh else rolled_until(self._swept_at, now=now)
-        return split(window, rolled_until=until, grain=grain)
+        return split(window, rolled_until=until, swept_at=self._swept_at, grain=grain)
 
     def _query_swept_at(self) -> datetime | None:
         try:

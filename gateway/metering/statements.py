@@ -44,6 +44,7 @@ _BUCKETS = {
 }
 _HOUR_S, _DAY_S = 3600, 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,97 @@ def grain_of_buckets(bucket_s: int) -> Grain:
     return "event" if bucket_s % _HOUR_S else "hour" if bucket_s % _DAY_S else "day"
 
 
-def requests(window: Window, tenant_id: str | None, *, limit: int, after: str | None) -> BoundQuery:
-    """One page, newest first, and one more row, which tells that there is a next page. `tenant_id` None: all."""
-    where, parameters = where_window(window, tenant_id)
-    if after is not None:
-        timestamp_us, request_id = decode_cursor(after, int, str)
-        where += " AND (toUnixTimestamp64Micro(e.timestamp), e.request_id) < ({after_us:Int64}, {after_id:String})"
-        parameters |= {"after_us": timestamp_us, "after_id": request_id}
+@dataclass(frozen=True)
+class RequestFilter:
+    """Of events: what is None is not asked for. model: an id, or an id and its files' version."""
+
+    status: str | None = None
+    error_code: str | None = None
+    route_reason: str | None = None
+    model: str | None = None
+    adapter_id: str | None = None
+    tier: str | None = None
+    key_id: str | None = None
+    user_id: str | None = None
+    min_latency_ms: int | None = None
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """For WHERE, not PREWHERE: copies of an event may differ in all of this."""
+        given = {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
+        tests = []
+        for name in given:
+            if name == "model":
+                tests.append("(e.model_version = {model:String} OR startsWith(e.model_version, {model:String} || '@'))")
+            elif name == "min_latency_ms":
+                tests.append("e.total_latency_ms >= {min_latency_ms:UInt32}")
+            else:
+                tests.append(f"e.{name} = {{{name}:String}}")
+        return (" WHERE " + " AND ".join(tests) if tests else ""), given
+
+
+ALL_REQUESTS = RequestFilter()
+
+
+def requests(
+    window: Window,
+    tenant_id: str | None,
+    *,
+    limit: int,
+    after: str | None,
+    asked: RequestFilter = ALL_REQUESTS,
+    among: Sequence[Row] | None = None,
+) -> BoundQuery:
+    """One page, newest first, and one more row, which tells that there is a next page. `tenant_id` None: all.
+    among: what `candidates` found, in which the page must lie."""
+    where, parameters = _page(window, tenant_id, after)
+    filters, bound = asked.where()
+    parameters |= bound
+    if among is not None:
+        # A copy of an event has its tenant and its timestamp, so that PREWHERE may name them (see above).
+        where += """ AND e.tenant_id IN {tenants:Array(String)}
+AND toStartOfHour(e.timestamp) IN {hours:Array(DateTime)}
+AND toUnixTimestamp64Micro(e.timestamp) IN {times_us:Array(Int64)}"""
+        parameters |= {
+            "tenants": sorted({row["tenant_id"] for row in among}),
+            "hours": sorted({row["hour"] for row in among}),
+            "times_us": sorted({row["time_us"] for row in among}),
+        }
     columns = ", ".join(f"e.{name} AS {name}" for name in EVENT_FIELDS)
-    sql = f"""SELECT {columns} FROM {TABLE} AS e FINAL PREWHERE {where}
+    sql = f"""SELECT {columns} FROM {TABLE} AS e FINAL PREWHERE {where}{filters}
 ORDER BY e.timestamp DESC, e.request_id DESC LIMIT {{limit:UInt32}}"""
     return BoundQuery(sql, parameters | {"limit": limit + 1})
+
+
+def candidates(
+    window: Window, tenant_id: str | None, *, limit: int, after: str | None, asked: RequestFilter
+) -> BoundQuery:
+    """Where the newest `limit` copies of events that pass `asked` are, by tenant, hour and time.
+
+    It reads the columns that are asked for, not whole rows, and merges nothing. An event whose newest copy passes has
+    a copy that passes, so that none is missing among them; some may pass no more when the copies are merged."""
+    where, parameters = _page(window, tenant_id, after)
+    filters, bound = asked.where()
+    sql = f"""SELECT e.tenant_id AS tenant_id, toStartOfHour(e.timestamp) AS hour,
+toUnixTimestamp64Micro(e.timestamp) AS time_us
+FROM {TABLE} AS e PREWHERE {where}{filters} ORDER BY e.timestamp DESC LIMIT {{limit:UInt32}}"""
+    return BoundQuery(sql, parameters | bound | {"limit": limit})
+
+
+def _page(window: Window, tenant_id: str | None, after: str | None) -> tuple[str, dict[str, Any]]:
+    where, parameters = where_window(window, tenant_id)
+    if after is None:
+        return where, parameters
+    timestamp_us, request_id = decode_cursor(after, int, str)
+    where += " AND (toUnixTimestamp64Micro(e.timestamp), e.request_id) < ({after_us:Int64}, {after_id:String})"
+    return where, parameters | {"after_us": timestamp_us, "after_id": request_id}
+
+
+def request(window: Window, tenant_id: str | None, request_id: str) -> BoundQuery:
+    """One event of the window, or none."""
+    where, parameters = where_window(window, tenant_id)
+    columns = ", ".join(f"e.{name} AS {name}" for name in EVENT_FIELDS)
+    sql = f"SELECT {columns} FROM {TABLE} AS e FINAL PREWHERE {where} AND e.request_id = {{request_id:String}} LIMIT 1"
+    return BoundQuery(sql, parameters | {"request_id": request_id})
 
 
 def time_of_cursor(after: str) -> datetime:
@@ -128,26 +209,37 @@ def totals(
     key_id: str | None = None,
     user_id: str | None = None,
     pool: str | None = None,
+    has_percentiles: bool = False,
 ) -> BoundQuery:
     """`user_id` only of events."""
     given = (("key_id", key_id), ("user_id", user_id), ("pool", pool))
     filters = {name: value for name, value in given if value is not None}
-    inner, parameters = _union(pieces, tenant_id, {}, filters=filters)
-    return BoundQuery(f"SELECT {_FINISHED} FROM ({inner}) AS e", parameters)
+    inner, parameters = _union(pieces, tenant_id, {}, filters=filters, has_percentiles=has_percentiles)
+    percentiles = f", {finished_quantiles()}" if has_percentiles else ""
+    return BoundQuery(f"SELECT {_FINISHED}{percentiles} FROM ({inner}) AS e", parameters)
 
 
-def series(pieces: Sequence[Piece], tenant_id: str | None, *, column: str, bucket_s: int) -> BoundQuery:
-    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS."""
+def series(
+    pieces: Sequence[Piece],
+    tenant_id: str | None,
+    *,
+    column: str,
+    bucket_s: int,
+    edges: Sequence[int] | None = None,
+) -> BoundQuery:
+    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS. edges: where buckets begin that
+    are no multiples of `bucket_s`."""
     assert column in GROUP_COLUMNS.values()
+    even = "intDiv(toUnixTimestamp({time}), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}}"
     keys = {
-        "bucket": "intDiv(toUnixTimestamp({time}), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}}",
+        "bucket": even if edges is None else "roundDown(toUnixTimestamp({time}), {{edges:Array(UInt32)}})",
         "name": f"nullIf(toString(e.{column}), '')",
     }
     inner, parameters = _union(pieces, tenant_id, keys)
     sql = f"""SELECT bucket, name, sum(e.requests) AS requests,
 sum(e.prompt_tokens + e.completion_tokens) AS tokens, sum(e.cost_nanousd) AS cost_nanousd
 FROM ({inner}) AS e GROUP BY bucket, name HAVING requests > 0 ORDER BY bucket, name"""
-    return BoundQuery(sql, parameters | {"bucket_s": bucket_s})
+    return BoundQuery(sql, parameters | ({"bucket_s": bucket_s} if edges is None else {"edges": list(edges)}))
 
 
 def refusals(window: Window, tenant_id: str | None, *, bucket: str, limit: int, after: str | None) -> BoundQuery:
@@ -164,6 +256,24 @@ def refusals(window: Window, tenant_id: str | None, *, bucket: str, limit: int, 
 e.tenant_id AS tenant_id, e.key_id AS key_id, e.limit AS limit, e.status AS status, sum(e.count) AS refusals
 FROM refusals AS e FINAL WHERE {where} GROUP BY {order} {having} ORDER BY {order} LIMIT {{max_rows:UInt32}}"""
     return BoundQuery(sql, parameters | {"max_rows": limit + 1})
+
+
+def refusals_by_limit(window: Window, tenant_id: str | None) -> BoundQuery:
+    """The most frequent first."""
+    where, parameters = _where_of("e.minute", window, tenant_id, suffix="")
+    sql = f"""SELECT e.limit AS limit, e.status AS status, sum(e.count) AS refusals
+FROM refusals AS e FINAL WHERE {where} GROUP BY limit, status ORDER BY refusals DESC, limit LIMIT 20"""
+    return BoundQuery(sql, parameters)
+
+
+def refusals_by_key(window: Window, tenant_id: str | None, *, limit: int) -> BoundQuery:
+    """By whom and by which limit, the most frequent first; last_at: the minute of the newest."""
+    where, parameters = _where_of("e.minute", window, tenant_id, suffix="")
+    by = "tenant_id, key_id, limit, status"
+    sql = f"""SELECT e.tenant_id AS tenant_id, e.key_id AS key_id, e.limit AS limit, e.status AS status,
+sum(e.count) AS refusals, max(e.minute) AS last_at
+FROM refusals AS e FINAL WHERE {where} GROUP BY {by} ORDER BY refusals DESC, {by} LIMIT {{max_rows:UInt32}}"""
+    return BoundQuery(sql, parameters | {"max_rows": limit})
 
 
 _FINISHED = """sum(e.requests) AS requests, sum(e.errors) AS errors,

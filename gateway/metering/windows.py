@@ -21,8 +21,8 @@ def parse_window(start: str | None, end: str | None, *, now: datetime) -> Window
     Without `to`: up to now; without `from`: the 24 hours before `to`. Raises InvalidRequest naming the parameter.
     """
     # A request that arrives right now still belongs to "up to now".
-    to = _parse(end, "to") if end is not None else now + timedelta(seconds=1)
-    since = _parse(start, "from") if start is not None else to - DEFAULT_SPAN
+    to = parse_moment(end, "to") if end is not None else now + timedelta(seconds=1)
+    since = parse_moment(start, "from") if start is not None else to - DEFAULT_SPAN
     if since >= to:
         raise InvalidRequest("from must be before to", param="from")
     return Window(since, to)
@@ -34,7 +34,8 @@ def month_until(now: datetime) -> Window:
     return Window(start, now + timedelta(seconds=1))
 
 
-def _parse(text: str, param: str) -> datetime:
+def parse_moment(text: str, param: str) -> datetime:
+    """Raises InvalidRequest naming `param`."""
     try:
         moment = _moment(text.strip())
     except (ValueError, OverflowError, OSError):

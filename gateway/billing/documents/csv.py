@@ -17,13 +17,13 @@ def as_csv(invoice: Invoice) -> str:
     writer.writerow(("invoice", *COLUMNS))
     name = invoice.number or str(invoice.id)
     for line in invoice.lines:
-        writer.writerow((name, *(_cell(getattr(line, column)) for column in COLUMNS)))
+        writer.writerow((name, *(cell(getattr(line, column)) for column in COLUMNS)))
     for kind in ("subtotal", "tax", "total", "credit", "due"):
         blank = {"kind": kind, "amount_nanousd": getattr(invoice, f"{kind}_nanousd")}
         writer.writerow((name, *(blank.get(column, "") for column in COLUMNS)))
     return target.getvalue()
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
     """A spreadsheet must not take a name for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

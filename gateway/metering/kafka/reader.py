@@ -14,7 +14,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
 from gateway.kafka_settings import KafkaSettings
 from gateway.metering.kafka.connection import client_options, connect_admin, kafka_calls
@@ -59,6 +59,7 @@ class GroupReader:
             deadline = time.monotonic() + MAX_WAIT_S
             while len(records) < self._batch and time.monotonic() < deadline and not self._stop.is_set():
                 found = consumer.poll(_POLL_MS, max_records=self._batch - len(records))
+                _finish_joining(consumer)
                 if self._listener.take():
                     # Positions are kept for partitions that stay with us: what we had in hand would be skipped.
                     self._rewind()
@@ -75,6 +76,7 @@ class GroupReader:
             consumer = self._connected()
             consumer.pause(*consumer.assignment())
             consumer.poll(0)
+            _finish_joining(consumer)
             consumer.resume(*consumer.assignment())
             if self._listener.is_set:
                 raise Superseded
@@ -155,6 +157,13 @@ class GroupReader:
                 consumer.seek(part, committed.offset)
             else:
                 consumer.seek_to_beginning(part)
+
+
+def _finish_joining(consumer: KafkaConsumer) -> None:
+    """The library (3.0.12) rejoins where a topic's partitions changed, and forgets that it does when the poll ends
+    before the broker has answered: for ever without partitions, and without a heartbeat."""
+    if consumer.group_metadata().state is MemberState.REBALANCING:
+        consumer._coordinator.request_rejoin()
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -5,6 +5,7 @@ fewer partitions leaves consumers without work: none of this is changed behind a
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -73,7 +74,19 @@ def _ensure(admin: KafkaAdminClient, topic: Topic) -> None:
             # Another producer or consumer that starts just now.
             admin.wait_for_topics([topic.name])
         return
-    partitions = found["partitions"]
+    _check_as_wanted(admin, topic, found["partitions"])
+
+
+def check_topics(admin: KafkaAdminClient, settings: KafkaSettings) -> None:
+    """As `ensure_topics`, but nothing is made; what is missing is the producer's to make."""
+    for topic in wanted_topics(settings):
+        with kafka_calls():
+            [found] = admin.describe_topics([topic.name])
+            if found["error_code"] != _UNKNOWN_TOPIC:
+                _check_as_wanted(admin, topic, found["partitions"])
+
+
+def _check_as_wanted(admin: KafkaAdminClient, topic: Topic, partitions: list[Any]) -> None:
     replication = min((len(partition["replica_nodes"]) for partition in partitions), default=0)
     resource = ConfigResource(ConfigResourceType.TOPIC, topic.name)
     described = admin.describe_configs([resource], config_filter="all")["topic"][topic.name]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
 from gateway.clock import utc_now
 from gateway.metering.rollups import recompute
@@ -34,7 +34,7 @@ MAX_ROWS = 250_000
 DEADLINE_S = 600
 """For such an hour."""
 MAX_HOURS = 96
-"""Nor days: they travel in the URL."""
+"""They travel in the URL."""
 _SWEEP = "hours"
 
 
@@ -79,7 +79,9 @@ class RollupKeeper:
             try:
                 self.sweep_if_due(now=utc_now())
             except (ClickHouseError, OSError) as error:
-                _log.debug("rollups wait for ClickHouse: %s", error)
+                # Away, or there and unable to, as for want of memory.
+                is_refused = isinstance(error, DatabaseError) and error.code is not None
+                _log.log(logging.WARNING if is_refused else logging.DEBUG, "rollups wait for ClickHouse: %s", error)
                 self.close()
             except Exception:
                 # Rollups are made again from events at any time: they must not keep events from being shipped.
@@ -102,7 +104,7 @@ class RollupKeeper:
         seen_until, swept_at = self._last()
         since_ms = 0 if seen_until is None else _millis(seen_until - OVERLAP)
         rows = self._connected().query(recompute.fresh_hours(), parameters={"since_ms": since_ms}).result_rows
-        self._recompute([FreshHour(_utc(hour), num_rows) for hour, num_rows, _ in rows], now=now)
+        self._recompute([FreshHour(_utc(hour), num_rows) for hour, num_rows, _ in rows], now=now, swept_at=swept_at)
         # A consumer whose clock is ahead must not hide the rows of others.
         newest_ms = min(max([newest for *_, newest in rows], default=0), _millis(now))
         is_news = seen_until is None or newest_ms > _millis(seen_until)
@@ -119,21 +121,25 @@ class RollupKeeper:
         hours = [FreshHour(_utc(hour), num_rows) for hour, num_rows in rows]
         num_done = 0
         for part in _parts(hours):
-            self._recompute(part, now=now)
+            self._recompute(part, now=now, swept_at=None)
             num_done += len(part)
             yield num_done, len(hours)
 
-    def _recompute(self, hours: Sequence[FreshHour], *, now: datetime) -> None:
-        """Not what has outlived its events or hours: it would be made zero."""
+    def _recompute(self, hours: Sequence[FreshHour], *, now: datetime, swept_at: datetime | None) -> None:
+        """Not what has outlived its events or hours: it would be made zero. Nor a day before it is over, which would
+        be summed up again at every sweep; those that ended since the last sweep are summed up now."""
         client, oldest = self._connected(), self._retention.oldest_event(now)
         kept = [hour for hour in hours if oldest is None or hour.start >= oldest]
         for part in _parts(kept):
             client.command(recompute.recompute_hours(), parameters={"hours": [hour.start for hour in part]})
         oldest_hour = self._retention.oldest_hour(now)
-        days = sorted({hour.start.replace(hour=0) for hour in kept})
-        days = [day for day in days if oldest_hour is None or day >= oldest_hour]
-        for first in range(0, len(days), MAX_HOURS):
-            client.command(recompute.recompute_days(), parameters={"days": days[first : first + MAX_HOURS]})
+        today = _day_of(now)
+        days = {_day_of(hour.start) for hour in kept}
+        if swept_at is not None:
+            last_day = _day_of(swept_at)
+            days |= {last_day + timedelta(days=i) for i in range((today - last_day).days)}
+        for day in sorted(day for day in days if day < today and (oldest_hour is None or day >= oldest_hour)):
+            client.command(recompute.recompute_day(), parameters={"day": day})
 
     def _last(self) -> tuple[datetime | None, datetime | None]:
         """`seen_until` and `swept_at` of the last sweep."""
@@ -163,6 +169,10 @@ def _parts(hours: Sequence[FreshHour]) -> Iterator[list[FreshHour]]:
         part.append(hour)
     if part:
         yield part
+
+
+def _day_of(moment: datetime) -> datetime:
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _millis(moment: datetime) -> int:

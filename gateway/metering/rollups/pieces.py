@@ -20,15 +20,16 @@ class Piece:
     window: Window
 
 
-def split(window: Window, *, rolled_until: datetime | None, grain: Grain) -> list[Piece]:
-    """In the order of time, without gaps. `rolled_until`: every hour that ended by then is rolled up; None: none is."""
-    if rolled_until is None or grain == "event":
+def split(window: Window, *, rolled_until: datetime | None, swept_at: datetime | None, grain: Grain) -> list[Piece]:
+    """In the order of time, without gaps. `rolled_until`: every hour that ended by then is rolled up; None: none is.
+    `swept_at`: so is every day that was over by then."""
+    if rolled_until is None or swept_at is None or grain == "event":
         return [Piece("usage_events", window)]
     start, end = _up(window.start, HOUR), min(_down(window.end, HOUR), _down(rolled_until, HOUR))
     if start >= end:
         return [Piece("usage_events", window)]
     cuts = [(window.start, "usage_events"), (start, "usage_hours"), (end, "usage_events")]
-    first_day, last_day = _up(start, DAY), _down(end, DAY)
+    first_day, last_day = _up(start, DAY), min(_down(end, DAY), _down(swept_at, DAY))
     if grain == "day" and first_day < last_day:
         cuts[2:2] = [(first_day, "usage_days"), (last_day, "usage_hours")]
     ends = [moment for moment, _ in cuts[1:]] + [window.end]

@@ -75,14 +75,14 @@ FROM (
 ) AS e GROUP BY {_NAMES}"""
 
 
-def recompute_days() -> str:
-    """Of their hours, which are whole. `days`: their starts."""
+def recompute_day() -> str:
+    """Of its hours, which are whole. `day`: its start. One at a time: the latencies of each group take memory."""
     dimensions = ", ".join(f"e.{name} AS {name}" for name in DIMENSIONS)
     return f"""INSERT INTO usage_days ({_COLUMNS})
 SELECT toStartOfDay(e.start) AS day, {dimensions}, {ROLLUP_SUMS}, {merged_states()},
 toUInt64(toUnixTimestamp64Nano(now64(9))) AS version
 FROM usage_hours AS e FINAL
-WHERE toStartOfDay(e.start) IN ({{days:Array(DateTime('UTC'))}}) GROUP BY day, {", ".join(DIMENSIONS)}"""
+WHERE toStartOfDay(e.start) = {{day:DateTime('UTC')}} GROUP BY day, {", ".join(DIMENSIONS)}"""
 
 
 def fresh_hours() -> str:

@@ -52,7 +52,7 @@ async def test_an_invoice_lives_from_draft_to_final_and_its_lines_lead_to_their_
     tenant_id, tenant = await make_tenant(gateway)
     use(store, tenant_id)
     account = {"time_zone": "Europe/Berlin", "tax_name": "VAT", "tax_basis_points": 1900, "recipient": "Acme\n1 Road"}
-    assert (await gateway.admin.put(f"/billing-accounts/{tenant_id}", json=account)).json() == account
+    assert (await gateway.admin.put(f"/billing-accounts/{tenant_id}", json=account)).json() == account | {"version": 1}
     await gateway.post("/credits", {"tenant_id": tenant_id, "amount_nanousd": 500_000_000, "note": "paid ahead"})
     draft = await gateway.post("/invoices", {"tenant_id": tenant_id, "month": "2026-05"})
     assert (draft["status"], draft["number"], draft["period_start"]) == ("draft", None, "2026-04-30T22:00:00Z")

@@ -1,14 +1,17 @@
 """A real gateway whose disk takes nothing any more: 503 before anything would be lost, and nothing acknowledged is."""
 
 import asyncio
+import os
 import resource
+import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import pytest
 
 from benchmarks.exactly_once.member import answer
 from gateway.metering.folders import list_folders
@@ -80,6 +83,37 @@ def limit_files(pid: int, num_bytes: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (num_bytes, most))
 
 
+@contextmanager
+def mounted_ext4(image: Path, folder: Path) -> Iterator[str]:
+    """The disk in a file of its own, made if it is not there, repaired if it has errors; the name of its device."""
+    if os.geteuid() != 0 or not Path("/dev/loop-control").exists():
+        pytest.skip("only root may mount a disk, on a machine with loop devices")
+    folder.mkdir(exist_ok=True)
+    if not image.exists():
+        with image.open("wb") as file:
+            file.truncate(4 << 30)
+        _run("mkfs.ext4", "-q", str(image))
+    _run("e2fsck", "-p", str(image), accepted=(0, 1))
+    _run("mount", "-o", "loop,errors=remount-ro", str(image), str(folder))
+    try:
+        yield Path(_run("findmnt", "-no", "SOURCE", str(folder)).strip()).name
+    finally:
+        _run("umount", str(folder))
+
+
+def find_error(device: str) -> None:
+    Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
+
+
+def _run(*command: str, accepted: tuple[int, ...] = (0,)) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip(f"{command[0]} is not installed")
+    assert done.returncode in accepted, done.stdout + done.stderr
+    return done.stdout
+
+
 async def test_a_disk_that_takes_nothing_loses_nothing_that_was_acknowledged(
     tmp_path: Path, valkey: ValkeyProcess
 ) -> None:
@@ -101,8 +135,36 @@ async def test_a_disk_that_takes_nothing_loses_nothing_that_was_acknowledged(
         await clients.until(503)
         kill(pid)
         await until_dead({pid})
-    adopt_orphans(tmp_path / "data")
-    [folder] = list_folders(tmp_path / "data")
+    assert_all_recorded(clients, tmp_path / "data")
+
+
+async def test_a_disk_that_turns_read_only_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    """As Linux does it to a file system that it finds an error in."""
+    place = tmp_path / "place"
+    with mounted_ext4(tmp_path / "disk", place) as device:
+        async with (
+            serving_member(answer) as url,
+            serving(place, valkey.url, num_processes=1, member_url=url) as processes,
+            asking(processes) as clients,
+        ):
+            await clients.until(200)
+            find_error(device)
+            await clients.until(503)
+            async with httpx.AsyncClient() as client:
+                ready = await client.get(f"{processes.origin}/ready")
+            assert ready.status_code == 503 and "outbox" in ready.json()["missing"]
+            kill(processes.parent.pid)
+            await until_dead({processes.parent.pid})
+    with mounted_ext4(tmp_path / "disk", place):
+        assert_all_recorded(clients, place / "data")
+
+
+def assert_all_recorded(clients: Clients, data_dir: Path) -> None:
+    """Each answer that a client got in whole, once."""
+    adopt_orphans(data_dir)
+    [folder] = list_folders(data_dir)
     with closing(Journal.open(folder)) as journal:
         events = [closed.event for closed in journal.read_closed(100_000)]
     assert len({event.request_id for event in events}) == len(events)

@@ -2,11 +2,12 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.http.errors import InvalidRequest, Unavailable
 from gateway.metering.queries import UsageQueries
-from gateway.metering.statements import GROUPINGS
+from gateway.metering.statements import GROUPINGS, RequestFilter
 from gateway.metering.store import UsageStore
 from gateway.metering.windows import Window, parse_window
 from tests.support.events import make_event
@@ -151,3 +152,34 @@ def test_a_bad_time_is_refused_by_name(start: str | None, end: str | None, param
     with pytest.raises(InvalidRequest) as refused:
         parse_window(start, end, now=NOON)
     assert refused.value.param == param
+
+
+async def test_a_filtered_page_knows_the_newest_copy_of_each_event(queries: UsageQueries, store: UsageStore) -> None:
+    """More stale copies pass than are looked at, spread over three tenants and half a year of days."""
+    events = [
+        make_event(
+            f"r{i:03}", tenant_id="abc"[i % 3], timestamp=NOON - timedelta(hours=7 * i), status="lost", user_id="zoë"
+        )
+        for i in range(300)
+    ]
+    store.insert(events)
+    store.insert([msgspec.structs.replace(event, status="ok") for event in events[:270]])
+    half_year = Window(NOON - timedelta(days=180), NOON + timedelta(hours=1))
+    for asked, expected in (
+        (RequestFilter(status="lost"), events[270:]),
+        (RequestFilter(status="ok"), events[:270]),
+        (RequestFilter(status="ok", user_id="zoë", min_latency_ms=1), events[:270]),
+        (RequestFilter(status="error"), []),
+    ):
+        for tenant_id in (None, "b"):
+            found: list[str] = []
+            after = None
+            while True:
+                page = await queries.usage(
+                    half_year, tenant_id=tenant_id, group_by="request", limit=20, after=after, asked=asked
+                )
+                found += [row["request_id"] for row in page.rows]
+                after = page.next
+                if after is None:
+                    break
+            assert found == [event.request_id for event in expected if tenant_id in (None, event.tenant_id)]

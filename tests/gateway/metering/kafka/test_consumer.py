@@ -206,6 +206,24 @@ def test_a_topic_made_again_is_read_from_its_beginning(
     assert set(rows(clickhouse_url).values()) == {1}
 
 
+def test_partitions_that_are_added_are_read_though_polls_end_before_the_group_is_joined(
+    broker: KafkaBroker,
+    settings: GatewaySettings,
+    clickhouse_url: str,
+    consumers: Consumers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.metering.kafka.reader._POLL_MS", 1)
+    ship(tmp_path, settings, events(100, "old"))
+    consumers.start()
+    wait_until(lambda: len(rows(clickhouse_url)) == 100, deadline_s=DEADLINE_S)
+    with admin_of(broker) as admin:
+        admin.create_partitions({settings.kafka_topic: 12})
+    ship(tmp_path, settings, events(100, "new"))
+    wait_until(lambda: len(rows(clickhouse_url)) == 200, deadline_s=DEADLINE_S)
+
+
 def test_what_gateways_count_goes_the_same_way(
     settings: GatewaySettings, consumers: "Consumers", clickhouse_url: str, tmp_path: Path
 ) -> None:

@@ -239,6 +239,25 @@ def plain(answers: list[Any]) -> list[Any]:
 def test_a_first_sweep_takes_years(keeper: RollupKeeper, store: UsageStore, clickhouse_url: str) -> None:
     store.insert([make_event(f"r{i}", timestamp=NOW - timedelta(hours=31 * i)) for i in range(500)])
     assert keeper.sweep(now=NOW) == 500
+    # Today is no whole day yet.
+    assert [rolled_up(clickhouse_url, table) for table in ("usage_hours", "usage_days")] == [500, 499]
+
+
+def test_a_day_is_summed_up_once_it_is_over_also_when_nothing_came_since(
+    keeper: RollupKeeper, store: UsageStore, clickhouse_url: str
+) -> None:
+    midnight = NOW.replace(hour=0, minute=0) + timedelta(days=1)
+    store.insert([make_event(f"r{i}", timestamp=midnight - timedelta(minutes=i + 1)) for i in range(90)])
+    keeper.sweep(now=midnight - timedelta(seconds=1))
+    assert rolled_up(clickhouse_url, "usage_days") == 0
+    keeper.sweep(now=midnight + timedelta(days=2))
+    assert rolled_up(clickhouse_url, "usage_days") == 90
+    store.insert([make_event("late", timestamp=midnight - timedelta(hours=5))])
+    keeper.sweep(now=midnight + timedelta(days=2, seconds=10))
+    assert rolled_up(clickhouse_url, "usage_days") == 91
+
+
+def rolled_up(clickhouse_url: str, table: str) -> int:
+    """How many requests stand there."""
     with connect_migrated(clickhouse_url) as client:
-        for table in ("usage_hours", "usage_days"):
-            assert client.query(f"SELECT sum(requests) FROM {table} FINAL").result_rows == [(500,)]
+        return int(client.query(f"SELECT sum(requests) FROM {table} FINAL").result_rows[0][0])
