@@ -1,8 +1,9 @@
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 from uuid import UUID
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.requests import ClientDisconnect
@@ -19,7 +20,7 @@ from gateway.domain.principal import Principal
 from gateway.http.errors import Forbidden, InvalidRequest
 from gateway.http.forms import is_form
 from gateway.http.pages import Page, PageDep, fetch_page
-from gateway.services import AdminDep, Services, ServicesDep, SessionsDep, visible_tenant
+from gateway.services import AdminDep, Services, ServicesDep, SessionsDep, asked_tenant
 from gateway.upstream.adapter_keeper import adapter_bases
 
 PATH = "/admin/v1/adapters"
@@ -142,13 +143,11 @@ async def post_adapter(request: Request, admin: AdminDep, services: ServicesDep)
     """
     if is_form(request.scope):
         async with form_upload(request) as upload:
-            fields = _checked(await upload.fields())
-            place = NewAdapter(fields.name, fields.model, fields.tenant_id, _served_names(services))
-            return await _publish(services, admin, place, upload)
+            return await upload_adapter(services, admin, await upload.fields(), upload)
     draft = await _read_json(request, AdapterDraft)
     if draft.source is not None and draft.model is not None:
         place = NewAdapter(draft.name, draft.model, draft.tenant_id, _served_names(services))
-        return await _publish(services, admin, place, _reference(services, admin, draft.source))
+        return await publish_files(services, admin, place, _reference(services, admin, draft.source))
     adapter = await create_adapter(
         services.sessions,
         admin,
@@ -175,15 +174,24 @@ async def put_variant(
         async with form_upload(request) as upload:
             if await upload.fields():
                 raise InvalidRequest("the form holds `config` and `weights` alone")
-            return await _publish(services, admin, place, upload)
+            return await publish_files(services, admin, place, upload)
     draft = await _read_json(request, VariantDraft)
-    return await _publish(services, admin, place, _reference(services, admin, draft.source))
+    return await publish_files(services, admin, place, _reference(services, admin, draft.source))
 
 
 @router.get("")
-async def list_adapters(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[AdapterView]:
+async def list_adapters(
+    admin: AdminDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    tenant_id: UUID | None = None,
+    name: Annotated[str | None, Query(max_length=200)] = None,
+) -> Page[AdapterView]:
+    """Of a tenant: those that it may use, its own and everybody's."""
+    query = adapters_visible_to(asked_tenant(admin, tenant_id))
+    if name is not None:
+        query = query.where(Adapter.name == name)
     async with sessions() as session:
-        query = adapters_visible_to(visible_tenant(admin))
         return await fetch_page(session, query, Adapter.id, page, AdapterView.of)
 
 
@@ -202,7 +210,16 @@ async def remove_adapter(adapter_id: UUID, admin: AdminDep, services: ServicesDe
     await services.reload()
 
 
-async def _publish(
+async def upload_adapter(
+    services: Services, admin: Principal, fields: Mapping[str, str], upload: FormUpload
+) -> AdapterView:
+    """fields: those of UploadFields."""
+    checked = _checked(fields)
+    place = NewAdapter(checked.name, checked.model, checked.tenant_id, _served_names(services))
+    return await publish_files(services, admin, place, upload)
+
+
+async def publish_files(
     services: Services, admin: Principal, place: NewAdapter | NewVersion, upload: FormUpload | Reference
 ) -> AdapterView:
     base = adapter_bases(services.registry.fleet).get(place.model_id)
@@ -235,7 +252,7 @@ async def _read_json(request: Request, draft: type[DraftT]) -> DraftT:
         raise RequestValidationError(error.errors(include_context=False)) from None
 
 
-def _checked(fields: dict[str, str]) -> UploadFields:
+def _checked(fields: Mapping[str, str]) -> UploadFields:
     try:
         return UploadFields.model_validate(fields)
     except ValidationError as error:

@@ -4,7 +4,7 @@ from uuid import UUID
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.names import Draft
+from gateway.admin.names import Draft, Version
 from gateway.billing.periods import zone_of
 from gateway.clock import utc_now
 from gateway.domain.invoices.service import Terms, set_terms, terms_of
@@ -23,6 +23,7 @@ class BillingAccountDraft(Draft):
     """1,900 are 19 %."""
     recipient: Annotated[str, Field(max_length=1000)] = ""
     """Name and address, in lines; empty: the tenant's name."""
+    version: Version | None = None
 
 
 class BillingAccountView(BaseModel):
@@ -32,6 +33,8 @@ class BillingAccountView(BaseModel):
     tax_name: str
     tax_basis_points: int
     recipient: str
+    version: int
+    """0: nothing was set yet."""
 
 
 @router.get("/{tenant_id}")
@@ -46,6 +49,8 @@ async def put_account(
     tenant_id: UUID, draft: BillingAccountDraft, admin: PlatformDep, sessions: SessionsDep
 ) -> BillingAccountView:
     zone_of(draft.time_zone)
-    await set_terms(sessions, admin, tenant_id, Terms(**draft.model_dump()), now=utc_now())
+    await set_terms(
+        sessions, admin, tenant_id, Terms(**draft.model_dump(exclude={"version"})), version=draft.version, now=utc_now()
+    )
     async with sessions() as session:
         return BillingAccountView.model_validate(await terms_of(session, tenant_id))

@@ -155,14 +155,26 @@ async def post_invoice(draft: InvoiceDraft, admin: PlatformDep, services: Servic
 
 @router.get("")
 async def list_invoices(
-    admin: AdminDep, sessions: SessionsDep, page: PageDep, tenant_id: UUID | None = None
+    admin: AdminDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    tenant_id: UUID | None = None,
+    status: Literal["draft", "final"] | None = None,
+    credited_invoice_id: Annotated[UUID | None, Query(description="its credit notes")] = None,
+    newest_first: bool = False,
 ) -> Page[InvoiceSummary]:
     """Tenant administrators see their tenant's final ones."""
     if tenant_id is not None:
         admin.require_tenant(tenant_id)
     query = invoices_visible_to(tenant_id or visible_tenant(admin), with_drafts=admin.is_platform_admin)
+    if status is not None:
+        query = query.where(Invoice.status == status)
+    if credited_invoice_id is not None:
+        query = query.where(Invoice.credited_invoice_id == credited_invoice_id)
     async with sessions() as session:
-        return await fetch_page(session, query, Invoice.id, page, InvoiceSummary.model_validate)
+        return await fetch_page(
+            session, query, Invoice.id, page, InvoiceSummary.model_validate, is_newest_first=newest_first
+        )
 
 
 @router.get("/{invoice_id}")
@@ -246,13 +258,19 @@ async def post_credit(draft: CreditDraft, admin: PlatformDep, sessions: Sessions
 
 @credits_router.get("")
 async def list_credits(
-    admin: AdminDep, sessions: SessionsDep, page: PageDep, tenant_id: UUID | None = None
+    admin: AdminDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    tenant_id: UUID | None = None,
+    newest_first: bool = False,
 ) -> Page[CreditView]:
     if tenant_id is not None:
         admin.require_tenant(tenant_id)
     async with sessions() as session:
         query = credit_entries_of(tenant_id or visible_tenant(admin))
-        return await fetch_page(session, query, CreditEntry.id, page, CreditView.model_validate)
+        return await fetch_page(
+            session, query, CreditEntry.id, page, CreditView.model_validate, is_newest_first=newest_first
+        )
 
 
 @credits_router.get("/{tenant_id}/balance")

@@ -1,27 +1,70 @@
-from datetime import datetime
+from datetime import datetime, timedelta
+from ipaddress import ip_network
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Query
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gateway.admin.names import Draft, Id, Name
+from gateway.admin.limit_fields import KeyLimits
+from gateway.admin.names import Draft, Id, ModelId, Moment, Name, Version
 from gateway.clock import utc_now
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.queries import keys_of
-from gateway.domain.keys.service import create_key, revoke_key
+from gateway.domain.keys.service import change_key, create_key, get_key, revoke_key, rotate_key
 from gateway.domain.principal import Scope
 from gateway.http.pages import Page, PageDep, fetch_page
-from gateway.services import AdminDep, ServicesDep, SessionsDep, visible_tenant
+from gateway.services import AdminDep, ServicesDep, SessionsDep, asked_tenant
 
 router = APIRouter(prefix="/keys", tags=["keys"])
 
+MAX_OVERLAP_S = 30 * 86_400
 
-class KeyDraft(Draft):
+
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise ValueError(
+            f"must be a network in CIDR notation, such as 192.0.2.0/24 or 2001:db8::/32 ({error})"
+        ) from None
+
+
+Network = Annotated[str, Field(max_length=50), AfterValidator(_network)]
+Scopes = Annotated[list[Scope], Field(min_length=1, max_length=4)]
+
+
+class KeyTerms(Draft):
+    allowed_models: Annotated[list[ModelId], Field(min_length=1, max_length=100)] | None = None
+    """`auto`, pools, models or adapters; null: all that the tenant may use."""
+    allowed_networks: Annotated[list[Network], Field(min_length=1, max_length=100)] | None = None
+    """Where its requests may come from; null: anywhere."""
+    expires_at: Moment | None = None
+    """Null: never."""
+    limits: KeyLimits | None = None
+    """Its own, beside the tenant's."""
+
+
+class KeyDraft(KeyTerms):
     """`tenant_id` may be left out by a tenant's own administrator, and by nobody else."""
 
     tenant_id: Id | None = None
     name: Name
-    scopes: list[Scope] = Field(default=["inference"], min_length=1)
+    scopes: Scopes = Field(default=["inference"])
+    """`inference`; `usage` reads the tenant's usage, spending and dashboard; `tenant-admin`; `platform-admin`."""
+
+
+class KeyChange(KeyTerms):
+    """A field that is not sent stays."""
+
+    version: Version | None = None
+    name: Name = "-"
+    scopes: Scopes = Field(default=["inference"])
+
+
+class Rotation(Draft):
+    overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S)] = 3600
+    """How long the key that was works beside the new one."""
 
 
 class KeyView(BaseModel):
@@ -32,8 +75,17 @@ class KeyView(BaseModel):
     name: str
     prefix: str
     scopes: list[Scope]
+    allowed_models: list[str] | None
+    allowed_networks: list[str] | None
+    limits: dict[str, int] | None
+    version: int
     created_at: datetime
+    expires_at: datetime | None
     revoked_at: datetime | None
+    last_used_at: datetime | None
+    """A quarter of a minute late at most."""
+    previous_until: datetime | None
+    """Until when the key before the last rotation works."""
 
 
 class NewKeyView(KeyView):
@@ -43,27 +95,76 @@ class NewKeyView(KeyView):
 
 @router.post("", status_code=201)
 async def post_key(draft: KeyDraft, admin: AdminDep, services: ServicesDep) -> NewKeyView:
-    pepper = services.settings.key_pepper.get_secret_value()
     key, secret = await create_key(
         services.sessions,
         admin,
         tenant_id=draft.tenant_id,
         name=draft.name,
         scopes=draft.scopes,
-        pepper=pepper,
+        terms=_fields(draft, but={"tenant_id", "name", "scopes"}),
+        pepper=_pepper(services),
         now=utc_now(),
     )
     return NewKeyView(**KeyView.model_validate(key).model_dump(), key=secret)
 
 
 @router.get("")
-async def list_keys(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[KeyView]:
+async def list_keys(
+    admin: AdminDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    tenant_id: UUID | None = None,
+    name: Annotated[str | None, Query(max_length=200)] = None,
+    is_live: bool = False,
+) -> Page[KeyView]:
+    """is_live: without revoked ones."""
+    query = keys_of(asked_tenant(admin, tenant_id))
+    if name is not None:
+        query = query.where(ApiKey.name == name)
+    if is_live:
+        query = query.where(ApiKey.revoked_at.is_(None))
     async with sessions() as session:
-        return await fetch_page(session, keys_of(visible_tenant(admin)), ApiKey.id, page, KeyView.model_validate)
+        return await fetch_page(session, query, ApiKey.id, page, KeyView.model_validate)
+
+
+@router.get("/{key_id}")
+async def show_key(key_id: UUID, admin: AdminDep, sessions: SessionsDep) -> KeyView:
+    async with sessions() as session:
+        return KeyView.model_validate(await get_key(session, admin, key_id))
+
+
+@router.patch("/{key_id}")
+async def patch_key(key_id: UUID, change: KeyChange, admin: AdminDep, services: ServicesDep) -> KeyView:
+    key = await change_key(
+        services.sessions, admin, key_id, _fields(change, but={"version"}), version=change.version, now=utc_now()
+    )
+    await services.end_key(key.prefix, key.previous_prefix)
+    return KeyView.model_validate(key)
+
+
+@router.post("/{key_id}/rotate")
+async def post_rotation(key_id: UUID, rotation: Rotation, admin: AdminDep, services: ServicesDep) -> NewKeyView:
+    """A new key with everything that this one has, its id, usage and limits included. A rotation during the overlap of
+    another ends the oldest key at once."""
+    overlap = timedelta(seconds=rotation.overlap_s)
+    key, secret, prefixes = await rotate_key(
+        services.sessions, admin, key_id, overlap=overlap, pepper=_pepper(services), now=utc_now()
+    )
+    await services.end_key(*prefixes)
+    return NewKeyView(**KeyView.model_validate(key).model_dump(), key=secret)
 
 
 @router.delete("/{key_id}", status_code=204)
 async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
-    """Every gateway refuses it within two seconds. The last key that may administer the platform stays: 409."""
-    await revoke_key(services.sessions, admin, key_id, now=utc_now())
-    await services.reload()
+    """Every gateway refuses it within a second, or two without Redis. The last key that may administer the platform
+    stays: 409."""
+    key = await revoke_key(services.sessions, admin, key_id, now=utc_now())
+    await services.end_key(key.prefix, key.previous_prefix)
+
+
+def _fields(sent: KeyTerms, *, but: set[str] | None = None) -> dict[str, Any]:
+    return sent.model_dump(exclude=but, exclude_unset=True)
+
+
+def _pepper(services: ServicesDep) -> str:
+    return services.settings.key_pepper.get_secret_value()

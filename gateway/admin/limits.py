@@ -1,19 +1,21 @@
 """`GET /v1/limits`: what is left of every limit, quota, budget and credit, and when it frees."""
 
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from gateway.billing.spending import unbilled_since
 from gateway.clock import utc_now
 from gateway.domain.invoices.service import credit_balance
-from gateway.http.errors import Forbidden, Unavailable
-from gateway.limits.reservation import Admission, Scope, seconds_to_midnight, seconds_to_next_month
+from gateway.domain.limits import LimitScope
+from gateway.domain.principal import Principal
+from gateway.http.errors import Unavailable
+from gateway.limits.reservation import TENANT, Admission, seconds_to_midnight, seconds_to_next_month
 from gateway.limits.usage_now import UsageNow
 from gateway.metering.windows import Window
-from gateway.services import PrincipalDep, ServicesDep
+from gateway.services import PrincipalDep, Services, ServicesDep
 
 router = APIRouter(tags=["usage"])
 
@@ -47,18 +49,48 @@ class LimitsAnswer(BaseModel):
     limiter: Literal["shared", "local"]
     """`local`: Redis is away, and this is what the gateway that answers knows of itself."""
     limits: list[LimitView]
-    credit: CreditView
+    context_tokens: int | None
+    """How long a prompt may be, beside what models take."""
+    default_max_tokens: int
+    """Of an answer whose request does not say."""
+    credit: CreditView | None
+    """Null for a key that may not see what the tenant spends."""
 
 
 @router.get("/v1/limits")
-async def own_limits(principal: PrincipalDep, services: ServicesDep) -> LimitsAnswer:
-    tier = services.catalog.current.tiers.get(principal.tier)
-    if tier is None:
-        raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
-    now = utc_now()
-    asked = Admission(request_id="", tenant_id=principal.tenant_id, tier=tier, tokens=0, cost_nanousd=0, now=now)
+async def own_limits(
+    principal: PrincipalDep,
+    services: ServicesDep,
+    user: Annotated[str | None, Query(max_length=512, description="an end user, whose limits are shown, too")] = None,
+) -> LimitsAnswer:
+    """The tenant's limits, and where they are set those of the key that asks and of the end user. What the tenant has
+    spent is for keys with the scope `usage`, and for administrators."""
+    catalog, now = services.catalog.current, utc_now()
+    tier = catalog.tier_of(principal)
+    asked = Admission(
+        request_id="",
+        tenant_id=principal.tenant_id,
+        tier=tier,
+        tokens=0,
+        cost_nanousd=0,
+        now=now,
+        inner_scopes=catalog.scopes_of(principal, user),
+    )
     usage = await services.limiter.usage_now(asked)
     views = [view for scope, used in zip(asked.scopes(), usage, strict=True) for view in _views(scope, used, now)]
+    if not principal.sees_spending:
+        views = [view for view in views if (view.scope, view.name) != (TENANT, "budget")]
+    return LimitsAnswer(
+        tier=tier.name,
+        limiter="local" if usage[0].is_local else "shared",
+        limits=views,
+        context_tokens=tier.context_tokens,
+        default_max_tokens=tier.default_max_tokens,
+        credit=await _credit(services, principal, now) if principal.sees_spending else None,
+    )
+
+
+async def _credit(services: Services, principal: Principal, now: datetime) -> CreditView:
     async with services.sessions() as session:
         balance = await credit_balance(session, principal.tenant_id)
         since = await unbilled_since(session, principal.tenant_id)
@@ -68,15 +100,10 @@ async def own_limits(principal: PrincipalDep, services: ServicesDep) -> LimitsAn
         unbilled = int(totals["cost_nanousd"])
     except Unavailable:
         unbilled = None
-    return LimitsAnswer(
-        tier=tier.name,
-        limiter="local" if usage[0].is_local else "shared",
-        limits=views,
-        credit=CreditView(balance_nanousd=balance, unbilled_nanousd=unbilled),
-    )
+    return CreditView(balance_nanousd=balance, unbilled_nanousd=unbilled)
 
 
-def _views(scope: Scope, used: UsageNow, now: datetime) -> list[LimitView]:
+def _views(scope: LimitScope, used: UsageNow, now: datetime) -> list[LimitView]:
     limits = scope.limits
     midnight = now + timedelta(seconds=seconds_to_midnight(now))
     next_month = now + timedelta(seconds=seconds_to_next_month(now))

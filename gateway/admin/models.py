@@ -1,11 +1,11 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from gateway.admin.names import Draft, ModelId, PoolName
+from gateway.admin.names import Draft, ModelId, PoolName, Version
 from gateway.clock import utc_now
 from gateway.domain.models.models import Model
 from gateway.domain.models.service import declare_model, delete_model
@@ -23,6 +23,7 @@ class ModelDraft(Draft):
     pool: PoolName
     context_window: Annotated[int, Field(ge=1, le=2**31 - 1)]
     kind: Literal["chat", "embedding"] = "chat"
+    version: Version | None = None
 
 
 class ModelView(BaseModel):
@@ -33,6 +34,7 @@ class ModelView(BaseModel):
     context_window: int
     kind: str
     created_at: datetime
+    version: int
 
 
 @router.post("", status_code=201)
@@ -44,6 +46,7 @@ async def post_model(draft: ModelDraft, admin: PlatformDep, services: ServicesDe
         pool=draft.pool,
         context_window=draft.context_window,
         kind=draft.kind,
+        version=draft.version,
         now=utc_now(),
     )
     await services.reload()
@@ -51,9 +54,15 @@ async def post_model(draft: ModelDraft, admin: PlatformDep, services: ServicesDe
 
 
 @router.get("")
-async def list_models(_admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[ModelView]:
+async def list_models(
+    _admin: AdminDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    pool: Annotated[str | None, Query(max_length=64)] = None,
+) -> Page[ModelView]:
+    query = select(Model) if pool is None else select(Model).where(Model.pool == pool)
     async with sessions() as session:
-        return await fetch_page(session, select(Model), Model.id, page, ModelView.model_validate)
+        return await fetch_page(session, query, Model.id, page, ModelView.model_validate)
 
 
 @router.delete("/{model_id:path}", status_code=204)

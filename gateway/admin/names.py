@@ -73,8 +73,14 @@ Name = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_tidy)
 """Of tenants, keys, tiers and users: anything that can be read."""
 AdapterName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_tidy), AfterValidator(_unspaced)]
 ModelId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_tidy), AfterValidator(_unspaced)]
+UserId = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_visible)]
+"""What requests have as `user`: taken as it is."""
 WorkerName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_visible), AfterValidator(_unspaced)]
 """What a worker calls an adapter: taken as it is, because the worker compares it."""
 PoolName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+TierName = PoolName
+"""It stands in paths."""
+Version = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Of the object that an edit was made on: 409 where it has been changed since. Left out: of whatever is there."""
 Id = Annotated[UUID, Field(strict=False)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_iso_time)]

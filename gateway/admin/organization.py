@@ -13,7 +13,7 @@ from gateway.billing.organization import BUCKETS_S, COMPLETIONS_GROUPS, COSTS_GR
 from gateway.clock import utc_now
 from gateway.http.errors import InvalidRequest
 from gateway.metering.windows import Window
-from gateway.services import AdminDep, ServicesDep, visible_tenant
+from gateway.services import ServicesDep, UsageReaderDep, visible_tenant
 
 router = APIRouter(prefix="/v1/organization", tags=["usage"])
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -112,7 +112,7 @@ def _values(request: Request, name: str) -> list[str]:
 
 @router.get("/usage/completions", response_model=CompletionsPage)
 async def usage_completions(
-    admin: AdminDep,
+    admin: UsageReaderDep,
     services: ServicesDep,
     asked: AskedDep,
     start_time: UnixTime,
@@ -122,7 +122,7 @@ async def usage_completions(
     page: PageOf = None,
 ) -> Response:
     """`group_by`: project_id (the tenant), user_id, api_key_id, model, service_tier; filters: project_ids, user_ids,
-    api_key_ids, models. A tenant's administrator sees its own."""
+    api_key_ids, models. Whoever may read a tenant's usage sees its own."""
     default, most = _LIMITS[bucket_width]
     question = _question(
         asked,
@@ -137,7 +137,7 @@ async def usage_completions(
 
 @router.get("/costs", response_model=CostsPage)
 async def organization_costs(
-    admin: AdminDep,
+    admin: UsageReaderDep,
     services: ServicesDep,
     asked: AskedDep,
     start_time: UnixTime,
@@ -147,7 +147,7 @@ async def organization_costs(
     page: PageOf = None,
 ) -> Response:
     """`group_by`: project_id (the tenant), user_id, api_key_id, line_item; filters: project_ids, api_key_ids,
-    line_items. A tenant's administrator sees its own."""
+    line_items. Whoever may read a tenant's usage sees its own."""
     question = _question(
         asked,
         visible_tenant(admin),

@@ -2,7 +2,7 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
@@ -19,6 +19,7 @@ from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
 router = APIRouter(prefix="/prices", tags=["prices"])
 
 
+ModelQuery = Annotated[str | None, Query(max_length=200)]
 NanoUsd = Annotated[int, Field(ge=0, le=10**12)]
 
 
@@ -51,9 +52,10 @@ class SurchargeDraft(Dated):
 
 
 class DiscountDraft(Dated):
-    """What the tier's tenants pay less, in basis points: 1,500 are 15 %."""
+    """What the tier's tenants pay less, in basis points: 1,500 are 15 %. `tier` left out: what batches cost less, where
+    that is more."""
 
-    tier: Name
+    tier: Name | None = None
     basis_points: Annotated[int, Field(ge=0, le=10_000)]
 
 
@@ -109,6 +111,7 @@ class SurchargeView(_View):
 
 class DiscountView(_View):
     tier: str
+    """Empty: of batches."""
     basis_points: int
 
 
@@ -120,9 +123,12 @@ async def post_price(draft: PriceDraft, admin: PlatformDep, services: ServicesDe
 
 
 @router.get("")
-async def list_prices(_admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[PriceView]:
+async def list_prices(
+    _admin: AdminDep, sessions: SessionsDep, page: PageDep, model_id: ModelQuery = None
+) -> Page[PriceView]:
+    query = select(Price) if model_id is None else select(Price).where(Price.model_id == model_id)
     async with sessions() as session:
-        return await fetch_page(session, select(Price), Price.version, page, PriceView.model_validate)
+        return await fetch_page(session, query, Price.version, page, PriceView.model_validate)
 
 
 @router.delete("/{version}", status_code=204)
@@ -140,9 +146,12 @@ async def post_surcharge(draft: SurchargeDraft, admin: PlatformDep, services: Se
 
 
 @router.get("/surcharges")
-async def list_surcharges(_admin: PlatformDep, sessions: SessionsDep, page: PageDep) -> Page[SurchargeView]:
+async def list_surcharges(
+    _admin: PlatformDep, sessions: SessionsDep, page: PageDep, model_id: ModelQuery = None
+) -> Page[SurchargeView]:
+    query = select(Surcharge) if model_id is None else select(Surcharge).where(Surcharge.model_id == model_id)
     async with sessions() as session:
-        return await fetch_page(session, select(Surcharge), Surcharge.version, page, SurchargeView.model_validate)
+        return await fetch_page(session, query, Surcharge.version, page, SurchargeView.model_validate)
 
 
 @router.delete("/surcharges/{version}", status_code=204)
@@ -160,9 +169,15 @@ async def post_discount(draft: DiscountDraft, admin: PlatformDep, services: Serv
 
 
 @router.get("/discounts")
-async def list_discounts(_admin: PlatformDep, sessions: SessionsDep, page: PageDep) -> Page[DiscountView]:
+async def list_discounts(
+    _admin: PlatformDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    tier: Annotated[str | None, Query(max_length=64)] = None,
+) -> Page[DiscountView]:
+    query = select(Discount) if tier is None else select(Discount).where(Discount.tier == tier)
     async with sessions() as session:
-        return await fetch_page(session, select(Discount), Discount.version, page, DiscountView.model_validate)
+        return await fetch_page(session, query, Discount.version, page, DiscountView.model_validate)
 
 
 @router.delete("/discounts/{version}", status_code=204)

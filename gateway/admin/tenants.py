@@ -1,10 +1,12 @@
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.names import Draft, Name
+from gateway.admin.limit_fields import TenantLimits, UserLimits
+from gateway.admin.names import Draft, Name, Version
 from gateway.clock import utc_now
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import (
@@ -25,15 +27,23 @@ class TenantDraft(Draft):
     tier: Name
     is_local_only: bool = False
     """Never sent to a provider outside, whatever the pools are configured to do."""
+    limits: TenantLimits | None = None
+    """In place of its tier's."""
+    user_limits: UserLimits | None = None
+    """Of each of its end users, by the `user` of requests; `/admin/v1/users` has single ones."""
 
 
 class TenantChange(Draft):
-    """A field that is not sent stays."""
+    """A field that is not sent stays. A tenant's own administrator may change `user_limits`."""
 
     name: Name = ""
     tier: Name = ""
     is_suspended: bool = False
     is_local_only: bool = False
+    limits: TenantLimits | None = None
+    """In place of its tier's: one that is null, or all of them, are the tier's again."""
+    user_limits: UserLimits | None = None
+    version: Version | None = None
 
 
 class TenantView(BaseModel):
@@ -48,19 +58,35 @@ class TenantView(BaseModel):
     is_local_only: bool
     is_platform: bool
     """The operator's own, which can be neither suspended nor deleted."""
+    version: int
+    limits: dict[str, int] | None
+    """Those that it has in place of its tier's."""
+    user_limits: dict[str, int] | None
 
 
 @router.post("", status_code=201)
-async def post_tenant(draft: TenantDraft, admin: PlatformDep, sessions: SessionsDep) -> TenantView:
-    return TenantView.model_validate(await create_tenant(sessions, admin, **draft.model_dump(), now=utc_now()))
+async def post_tenant(draft: TenantDraft, admin: PlatformDep, services: ServicesDep) -> TenantView:
+    tenant = await create_tenant(services.sessions, admin, **draft.model_dump(exclude_none=True), now=utc_now())
+    if tenant.limits or tenant.user_limits:
+        await services.reload()
+    return TenantView.model_validate(tenant)
 
 
 @router.get("")
 async def list_tenants(
-    admin: AdminDep, sessions: SessionsDep, page: PageDep, with_deleted: bool = False
+    admin: AdminDep,
+    sessions: SessionsDep,
+    page: PageDep,
+    with_deleted: bool = False,
+    name: Annotated[str | None, Query(max_length=200)] = None,
+    tier: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Page[TenantView]:
     async with sessions() as session:
         query = tenants_visible_to(visible_tenant(admin), with_deleted=with_deleted)
+        if name is not None:
+            query = query.where(Tenant.name == name)
+        if tier is not None:
+            query = query.where(Tenant.tier == tier)
         return await fetch_page(session, query, Tenant.id, page, TenantView.model_validate)
 
 
@@ -70,10 +96,10 @@ async def show_tenant(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -
 
 
 @router.patch("/{tenant_id}")
-async def patch_tenant(tenant_id: UUID, change: TenantChange, admin: PlatformDep, services: ServicesDep) -> TenantView:
-    tenant = await change_tenant(
-        services.sessions, admin, tenant_id, **change.model_dump(exclude_unset=True), now=utc_now()
-    )
+async def patch_tenant(tenant_id: UUID, change: TenantChange, admin: AdminDep, services: ServicesDep) -> TenantView:
+    fields = change.model_dump(exclude_unset=True)
+    changed = {name: fields.pop(name) for name in list(fields) if name in ("limits", "user_limits")}
+    tenant = await change_tenant(services.sessions, admin, tenant_id, **fields, changed=changed, now=utc_now())
     await services.reload()
     return TenantView.model_validate(tenant)
 

@@ -1,13 +1,15 @@
+from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from gateway.admin.names import Draft, PoolName
+from gateway.admin.limit_fields import Count, SmallCount, Tokens
+from gateway.admin.names import Draft, PoolName, TierName, Version
 from gateway.clock import utc_now
 from gateway.domain.tiers.models import Tier
-from gateway.domain.tiers.service import change_tier
+from gateway.domain.tiers.service import change_tier, create_tier
 from gateway.http.errors import NotFound
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
@@ -15,22 +17,21 @@ from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
 router = APIRouter(prefix="/tiers", tags=["tiers"])
 
 
-PositiveInt = Annotated[int, Field(ge=1, le=2**53)]
-Count = Annotated[int, Field(ge=0, le=2**53)]
-SmallCount = Annotated[int, Field(ge=0, le=2**31 - 1)]
 OnSaturation = Literal["fallback", "queue", "reject"]
 
 
-class TierChange(Draft):
-    """What PATCH may change; a field that is not sent stays, null means no limit."""
+class TierFields(Draft):
+    """Null means no limit."""
 
     requests_per_minute: SmallCount | None = None
     tokens_per_minute: Count | None = None
     concurrency: SmallCount | None = None
     tokens_per_day: Count | None = None
     budget_nanousd_per_month: Count | None = None
-    context_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    default_max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
+    context_tokens: Tokens | None = None
+    """Of a prompt."""
+    default_max_tokens: Tokens = 1024
+    """For requests that do not say."""
     max_adapters: SmallCount | None = None
     large_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Of calls to `auto`, by the spread of scores that the router was trained on; goes before complexity_threshold."""
@@ -47,6 +48,27 @@ class TierChange(Draft):
     allowed_pools: list[PoolName] | None = None
     """Pools of declared models, or that workers serve."""
     is_best_effort: bool = False
+
+
+def _no_page_of_the_console(name: str) -> str:
+    if name == "new":
+        raise ValueError("a tier cannot be called new, where the console has its form; choose another name")
+    return name
+
+
+class TierDraft(TierFields):
+    """Fields that are not sent are those of the tier in `copy_of`, or the defaults."""
+
+    name: Annotated[TierName, AfterValidator(_no_page_of_the_console)]
+    copy_of: TierName | None = None
+
+
+class TierChange(TierFields):
+    """A field that is not sent stays."""
+
+    is_retired: bool = False
+    """A retired tier takes no new tenants; those that have it keep it."""
+    version: Version | None = None
 
 
 class TierView(BaseModel):
@@ -71,6 +93,25 @@ class TierView(BaseModel):
     is_hedged: bool
     allowed_pools: list[str] | None
     is_best_effort: bool
+    retired_at: datetime | None
+    version: int
+
+
+@router.post("", status_code=201)
+async def post_tier(draft: TierDraft, admin: PlatformDep, services: ServicesDep) -> TierView:
+    # Without a tier to copy the defaults count as sent.
+    fields = draft.model_dump(exclude={"name", "copy_of"}, exclude_unset=draft.copy_of is not None)
+    tier = await create_tier(
+        services.sessions,
+        admin,
+        draft.name,
+        fields,
+        copy_of=draft.copy_of,
+        served_pools=services.registry.fleet.pools,
+        now=utc_now(),
+    )
+    await services.reload()
+    return TierView.model_validate(tier)
 
 
 @router.get("")
@@ -90,8 +131,16 @@ async def get_tier(name: str, _admin: AdminDep, sessions: SessionsDep) -> TierVi
 
 @router.patch("/{name}")
 async def patch_tier(name: str, change: TierChange, admin: PlatformDep, services: ServicesDep) -> TierView:
-    changes = change.model_dump(exclude_unset=True)
-    served_pools = services.registry.fleet.pools
-    tier = await change_tier(services.sessions, admin, name, changes, served_pools=served_pools, now=utc_now())
+    changes = change.model_dump(exclude_unset=True, exclude={"version"})
+    tier = await change_tier(
+        services.sessions,
+        admin,
+        name,
+        changes,
+        is_retired=changes.pop("is_retired", None),
+        version=change.version,
+        served_pools=services.registry.fleet.pools,
+        now=utc_now(),
+    )
     await services.reload()
     return TierView.model_validate(tier)

@@ -13,7 +13,7 @@ from gateway.clock import utc_now
 from gateway.http.pages import MAX_LIMIT
 from gateway.metering.statements import GROUPINGS, check_grouping
 from gateway.metering.windows import Window, parse_window
-from gateway.services import AdminDep, PrincipalDep, ServicesDep, visible_tenant
+from gateway.services import AdminDep, ServicesDep, UsageReaderDep, visible_tenant
 
 router = APIRouter(tags=["usage"])
 admin_router = APIRouter(prefix="/usage", tags=["usage"])
@@ -87,7 +87,7 @@ QuestionDep = Annotated[UsageQuestion, Depends(usage_question)]
 
 
 @router.get("/v1/usage")
-async def own_usage(principal: PrincipalDep, services: ServicesDep, question: QuestionDep) -> UsageAnswer:
+async def own_usage(principal: UsageReaderDep, services: ServicesDep, question: QuestionDep) -> UsageAnswer:
     return await _answer(services, question, tenant_id=principal.tenant_id)
 
 

@@ -19,7 +19,7 @@ from gateway.domain.webhooks.service import (
     webhooks_visible_to,
 )
 from gateway.http.pages import Page, PageDep, fetch_page
-from gateway.services import AdminDep, ServicesDep, SessionsDep, visible_tenant
+from gateway.services import AdminDep, ServicesDep, SessionsDep, asked_tenant
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
@@ -77,9 +77,11 @@ async def post_webhook(draft: WebhookDraft, admin: AdminDep, services: ServicesD
 
 
 @router.get("")
-async def list_webhooks(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[WebhookView]:
+async def list_webhooks(
+    admin: AdminDep, sessions: SessionsDep, page: PageDep, tenant_id: UUID | None = None
+) -> Page[WebhookView]:
     async with sessions() as session:
-        query = webhooks_visible_to(visible_tenant(admin))
+        query = webhooks_visible_to(asked_tenant(admin, tenant_id))
         return await fetch_page(session, query, Webhook.id, page, WebhookView.model_validate)
 
 

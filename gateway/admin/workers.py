@@ -1,4 +1,4 @@
-"""`GET /admin/v1/workers`: every replica that this gateway knows, as it sees them."""
+"""`/admin/v1/workers`: every replica that this gateway knows, as it sees them, and who of them gets no new requests."""
 
 import time
 from typing import Any
@@ -7,9 +7,22 @@ import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from gateway.services import PlatformDep, ServicesDep
+from gateway.admin.names import Draft
+from gateway.clock import utc_now
+from gateway.domain.audit.service import record
+from gateway.http.errors import NotFound, Unavailable
+from gateway.redis_client import AWAY
+from gateway.services import PlatformDep, Services, ServicesDep
+from router.fleet import Member, Pool
 
 router = APIRouter(prefix="/workers", tags=["workers"])
+
+
+class WorkerPatch(Draft):
+    """`is_drained`: no new requests, at any gateway, until it is taken back; what runs there ends. It holds for the
+    replica's address, also when the worker is restarted there."""
+
+    is_drained: bool
 
 
 class WorkerView(BaseModel):
@@ -19,6 +32,8 @@ class WorkerView(BaseModel):
     url: str
     engine: str
     is_healthy: bool
+    is_drained: bool
+    """By an operator."""
     state: str
     """`closed`, `open`, `half-open` or `starting`, as docs/members.md tells."""
     load: dict[str, Any] | None
@@ -32,20 +47,41 @@ class WorkerList(BaseModel):
 
 @router.get("")
 async def list_workers(_admin: PlatformDep, services: ServicesDep) -> WorkerList:
-    now = time.monotonic()
-    return WorkerList(
-        data=[
-            WorkerView(
-                worker_id=member.worker_id,
-                pool=pool.name,
-                model=pool.model_id,
-                url=member.url,
-                engine=member.engine,
-                is_healthy=member.is_healthy,
-                state=services.registry.health.state(member.worker_id, now),
-                load=None if member.load is None else msgspec.to_builtins(member.load),
+    pools = services.registry.fleet.pools.values()
+    return WorkerList(data=[_view(services, pool, member) for pool in pools for member in pool.members])
+
+
+@router.patch("/{worker_id:path}")
+async def patch_worker(worker_id: str, patch: WorkerPatch, admin: PlatformDep, services: ServicesDep) -> WorkerView:
+    """Drain a replica before it is stopped or changed, or take it back."""
+    found = services.registry.find(worker_id)
+    if found is None:
+        raise NotFound("there is no such replica; GET /admin/v1/workers lists them")
+    pool, member = found
+    if member.is_drained != patch.is_drained:
+        action = "worker.drain" if patch.is_drained else "worker.undrain"
+        detail = {"pool": pool.name, "url": member.url}
+        async with services.sessions() as session, session.begin():
+            await record(
+                session, admin, action, object_id=worker_id[:200], tenant_id=None, now=utc_now(), detail=detail
             )
-            for pool in services.registry.fleet.pools.values()
-            for member in pool.members
-        ]
+            try:
+                await services.registry.drain(member, is_drained=patch.is_drained)
+            except AWAY as error:
+                raise Unavailable("Redis, which tells all gateways, is away; try again", retry_after_s=1) from error
+    pool, member = services.registry.find(worker_id) or found
+    return _view(services, pool, member)
+
+
+def _view(services: Services, pool: Pool, member: Member) -> WorkerView:
+    return WorkerView(
+        worker_id=member.worker_id,
+        pool=pool.name,
+        model=pool.model_id,
+        url=member.url,
+        engine=member.engine,
+        is_healthy=member.is_healthy,
+        is_drained=member.is_drained,
+        state=services.registry.health.state(member.worker_id, time.monotonic()),
+        load=None if member.load is None else msgspec.to_builtins(member.load),
     )

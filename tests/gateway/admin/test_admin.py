@@ -194,9 +194,13 @@ async def test_every_change_leaves_an_audit_entry(gateway: Gateway) -> None:
         ("GET", "/nothing", 404, "not_found"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
-        ("POST", "/v1/responses", 404, "unsupported_endpoint"),
+        ("POST", "/v1/moderations", 404, "unsupported_endpoint"),
         ("POST", "/v1/audio/speech", 404, "unsupported_endpoint"),
-        ("GET", "/v1/files/file-1", 404, "unsupported_endpoint"),
+        ("GET", "/v1/uploads/upload-1", 404, "unsupported_endpoint"),
+        ("POST", "/v1/responses/resp_1/cancel", 404, "unsupported_endpoint"),
+        ("POST", "/v1/responses/compact", 404, "unsupported_endpoint"),
+        ("GET", "/v1/chat/completions/c1/messages", 404, "unsupported_endpoint"),
+        ("GET", "/v1/organization/projects", 404, "unsupported_endpoint"),
     ],
 )
 async def test_every_path_answers_in_openais_shape(

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.app import open_services
+from gateway.resources import open_services
 from gateway.settings import ConfigError, PoolConfig
 from tests.support.gateways import Gateway, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
@@ -72,7 +72,10 @@ async def test_a_deleted_tenants_keys_and_adapters_end_and_its_record_stays(gate
     path = f"/tenants/{tenant['id']}"
     made = await gateway.post("/keys", {"tenant_id": tenant["id"], "name": "k"})
     await gateway.post("/adapters", {"name": "voice", "variants": {"m-7b": "v"}, "tenant_id": tenant["id"]})
+    hook = {"tenant_id": tenant["id"], "url": "https://example.com/hook", "events": ["budget.80"]}
+    await gateway.post("/webhooks", hook)
     assert (await gateway.admin.delete(path)).status_code == 204
+    assert (await gateway.admin.get("/webhooks")).json()["data"] == []
     async with gateway.client(made["key"]) as client:
         assert (await client.get("/models")).status_code == 401
     assert (await gateway.admin.get(path)).json()["deleted_at"] is not None

@@ -1,0 +1,54 @@
+"""What a tenant chose for its sessions."""
+
+from typing import Literal
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from gateway.admin.names import Draft, Version
+from gateway.clock import utc_now
+from gateway.domain.sessions.service import change_policy, read_policy
+from gateway.services import AdminDep, ServicesDep, SessionsDep
+
+router = APIRouter(prefix="/tenants/{tenant_id}/sessions", tags=["tenants"])
+
+
+class SessionPolicyChange(Draft):
+    """A field that is not sent stays."""
+
+    overflow: Literal["window", "summary"] = "window"
+    """What becomes of turns that leave the window: they are forgotten, or the small model sums them up."""
+    is_encrypted: bool = False
+    """What is written from now on is sealed under a key of the tenant's own."""
+    version: Version | None = None
+
+
+class SessionPolicyView(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    overflow: str
+    is_encrypted: bool
+    version: int
+    """0: nothing was chosen yet."""
+
+
+@router.get("")
+async def show_policy(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> SessionPolicyView:
+    return SessionPolicyView.model_validate(await read_policy(sessions, admin, tenant_id))
+
+
+@router.patch("")
+async def patch_policy(
+    tenant_id: UUID, change: SessionPolicyChange, admin: AdminDep, services: ServicesDep
+) -> SessionPolicyView:
+    policy = await change_policy(
+        services.sessions,
+        admin,
+        tenant_id,
+        **change.model_dump(exclude_unset=True),
+        pepper=services.settings.key_pepper.get_secret_value(),
+        now=utc_now(),
+    )
+    await services.reload()
+    return SessionPolicyView.model_validate(policy)

@@ -1,0 +1,88 @@
+"""A stale edit is refused, and changes nothing, on every object that can be edited."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.gateways import Gateway
+
+TOOL = {"name": "t", "description": "d", "parameters": {"type": "object"}, "url": "https://example.com/"}
+
+
+async def edited(gateway: Gateway, kind: str) -> tuple[str, str, dict[str, Any]]:
+    """Method, path and body of an edit."""
+    tenant = await gateway.post("/tenants", {"name": "acme", "tier": "pro"})
+    if kind == "tenants":
+        return "PATCH", f"/tenants/{tenant['id']}", {"is_local_only": True}
+    if kind == "keys":
+        made = await gateway.post("/keys", {"tenant_id": tenant["id"], "name": "k"})
+        return "PATCH", f"/keys/{made['id']}", {"name": "other"}
+    if kind == "users":
+        made = await gateway.post("/users", {"tenant_id": tenant["id"], "user_id": "u", "limits": {"concurrency": 2}})
+        return "PATCH", f"/users/{made['id']}", {"limits": {"concurrency": 3}}
+    if kind == "tools":
+        made = await gateway.post("/tools", TOOL)
+        return "PATCH", f"/tools/{made['id']}", {"max_rounds": 2}
+    if kind == "sessions":
+        return "PATCH", f"/tenants/{tenant['id']}/sessions", {"overflow": "summary"}
+    if kind == "billing-accounts":
+        return "PUT", f"/billing-accounts/{tenant['id']}", {"tax_name": "VAT"}
+    if kind == "models":
+        await gateway.post("/models", {"id": "m-7b", "pool": "p", "context_window": 512})
+        return "POST", "/models", {"id": "m-7b", "pool": "p", "context_window": 1024}
+    return "PATCH", "/tiers/free", {"concurrency": 5}
+
+
+async def shown(gateway: Gateway, path: str) -> dict[str, Any]:
+    if path == "/models":
+        [found] = (await gateway.admin.get(path)).json()["data"]
+    else:
+        found = (await gateway.admin.get(path)).json()
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    "kind", ["tenants", "keys", "users", "tiers", "tools", "models", "sessions", "billing-accounts"]
+)
+async def test_a_stale_edit_is_409_and_changes_nothing(gateway: Gateway, kind: str) -> None:
+    method, path, body = await edited(gateway, kind)
+    read = await shown(gateway, path)
+    first = await gateway.admin.request(method, path, json=body | {"version": read["version"]})
+    assert first.is_success, first.text
+    assert first.json()["version"] == read["version"] + 1
+    stale = await gateway.admin.request(method, path, json=body | {"version": read["version"]})
+    assert (stale.status_code, stale.json()["error"]["code"]) == (409, "stale_version")
+    assert stale.json()["error"]["param"] == "version"
+    after = await shown(gateway, path)
+    assert after["version"] == read["version"] + 1
+    fresh = await gateway.admin.request(method, path, json=body | {"version": after["version"]})
+    assert fresh.is_success
+    assert (await gateway.admin.request(method, path, json=body)).is_success
+
+
+async def test_lists_are_filtered(gateway: Gateway) -> None:
+    one = await gateway.post("/tenants", {"name": "one", "tier": "pro"})
+    two = await gateway.post("/tenants", {"name": "two", "tier": "free"})
+    for tenant in (one, two):
+        await gateway.post("/keys", {"tenant_id": tenant["id"], "name": "k"})
+        await gateway.post("/users", {"tenant_id": tenant["id"], "user_id": "u", "limits": {}})
+        await gateway.post("/tools", TOOL | {"tenant_id": tenant["id"]})
+        await gateway.post("/webhooks", {"tenant_id": tenant["id"], "url": "https://example.com/", "events": ["ping"]})
+        for path in ("/keys", "/users", "/tools", "/webhooks"):
+            found = (await gateway.admin.get(path, params={"tenant_id": tenant["id"]})).json()["data"]
+            assert [each["tenant_id"] for each in found] == [tenant["id"]], path
+        [named] = (await gateway.admin.get("/tenants", params={"name": tenant["name"]})).json()["data"]
+        assert named["id"] == tenant["id"]
+    assert len((await gateway.admin.get("/keys", params={"name": "k"})).json()["data"]) == 2
+    assert [each["name"] for each in (await gateway.admin.get("/tenants", params={"tier": "free"})).json()["data"]] == [
+        "two"
+    ]
+    assert (await gateway.admin.get("/tools", params={"name": "none"})).json()["data"] == []
+    await gateway.post("/models", {"id": "m-7b", "pool": "p", "context_window": 512})
+    assert (await gateway.admin.get("/models", params={"pool": "other"})).json()["data"] == []
+    await gateway.post("/prices", {"model_id": "m-7b", "prompt_nanousd": 1, "completion_nanousd": 1})
+    assert len((await gateway.admin.get("/prices", params={"model_id": "m-7b"})).json()["data"]) == 1
+    assert (await gateway.admin.get("/prices", params={"model_id": "m"})).json()["data"] == []
+    async with gateway.client(await gateway.make_key(scopes=("tenant-admin",))) as client:
+        hidden = await client.get(f"{gateway.origin}/admin/v1/keys", params={"tenant_id": one["id"]})
+    assert hidden.status_code == 404
