@@ -1,18 +1,23 @@
 """Stacked bars over time, laid out as plain numbers; `chart.html` draws them as SVG."""
 
 import math
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
+from gateway.dashboard.axes import Axis
 from gateway.dashboard.numbers import Format
 
 MAX_SERIES = 7
 OTHERS = "others"
-WIDTH, HEIGHT = 960, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 8, 12, 32
+NUM_COLOURS = MAX_SERIES - 1
+"""The last one is for OTHERS alone."""
+HEIGHT, TOP, BOTTOM = 260, 24, 28
+"""Pixels. What lies along the time is percent of the width, so that a phone's labels are as large as any."""
 _NUM_TICKS = 4
 _DAY_S = 24 * 3600
 
@@ -24,27 +29,14 @@ class Point(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The buckets that a chart spans."""
-
-    start_s: int
-    bucket_s: int
-    num_buckets: int
-    label_every_s: int
-    """Time labels stand at multiples of this."""
-
-    @property
-    def buckets(self) -> list[int]:
-        return [self.start_s + i * self.bucket_s for i in range(self.num_buckets)]
-
-
 class Bar(NamedTuple):
+    """x and width in percent, y and height in pixels."""
+
     x: float
     y: float
     width: float
     height: float
-    series: int
+    colour: int
     title: str
 
 
@@ -55,7 +47,7 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    index: int
+    colour: int
     name: str
     total: str
 
@@ -68,17 +60,15 @@ class Chart:
     legend: list[Series]
     table: list[tuple[str, list[str]]]
     """The same figures for those who cannot see the bars: a bucket's label and its value for each of the legend."""
-    width: int = WIDTH
     height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
     bottom: int = HEIGHT - BOTTOM
 
 
 def stack(
     points: Sequence[Point], axis: Axis, *, tick_format: Format, value_format: Format, least_top: float = 0
 ) -> Chart:
-    """Series stand in the order of their totals, the largest at the bottom; beyond MAX_SERIES they are one.
+    """Series stand in the order of their totals, the largest at the bottom; beyond MAX_SERIES they are one. A colour
+    follows the name, so that it means the same whatever is measured.
 
     `least_top` 4 keeps the ticks of counts whole.
     """
@@ -86,25 +76,26 @@ def stack(
     values = _by_bucket(points, names)
     top = max(nice_ceiling(max((sum(column.values()) for column in values.values()), default=0)), least_top)
     scale = (HEIGHT - TOP - BOTTOM) / top
-    slot = (WIDTH - LEFT - RIGHT) / axis.num_buckets
+    slot = 100 / axis.num_buckets
+    colours = _colours(names)
     bars = []
     for i, bucket in enumerate(axis.buckets):
         base = float(HEIGHT - BOTTOM)
-        for index, name in enumerate(names):
+        for name in names:
             value = values[bucket].get(name, 0)
             if value > 0:
                 height = value * scale
                 base -= height
-                title = f"{full_label(bucket)} · {name}: {value_format(value)}"
-                bar = Bar(LEFT + i * slot + 0.1 * slot, base, 0.8 * slot, height, index, title)
-                bars.append(bar._replace(x=round(bar.x, 2), y=round(bar.y, 2), height=round(bar.height, 2)))
+                title = f"{full_label(bucket, axis.zone)} · {name}: {value_format(value)}"
+                x, width = round((i + 0.1) * slot, 3), round(0.8 * slot, 3)
+                bars.append(Bar(x, round(base, 2), width, round(height, 2), colours[name], title))
     return Chart(
         bars=bars,
         value_ticks=_value_ticks(top, scale, tick_format),
         time_ticks=_time_ticks(axis, slot),
-        legend=[Series(i, name, value_format(_total(values, name))) for i, name in enumerate(names)],
+        legend=[Series(colours[name], name, value_format(_total(values, name))) for name in names],
         table=[
-            (full_label(bucket), [value_format(values[bucket].get(name, 0)) for name in names])
+            (full_label(bucket, axis.zone), [value_format(values[bucket].get(name, 0)) for name in names])
             for bucket in axis.buckets
             if any(values[bucket].values())
         ],
@@ -119,8 +110,8 @@ def nice_ceiling(value: float) -> float:
     return next(step * power for step in (1.2, 2, 4, 8, 12) if step * power >= value * (1 - 1e-9))
 
 
-def full_label(bucket: int) -> str:
-    return f"{datetime.fromtimestamp(bucket, UTC):%-d %b %Y, %H:%M} UTC"
+def full_label(bucket: int, zone: ZoneInfo) -> str:
+    return f"{datetime.fromtimestamp(bucket, zone):%-d %b %Y, %H:%M} {zone.key}"
 
 
 def _ranked(points: Sequence[Point]) -> list[str]:
@@ -129,6 +120,16 @@ def _ranked(points: Sequence[Point]) -> list[str]:
         totals[point.name] += point.value
     ranked = sorted(totals, key=lambda name: (-totals[name], name))
     return ranked if len(ranked) <= MAX_SERIES else [*ranked[: MAX_SERIES - 1], OTHERS]
+
+
+def _colours(names: Sequence[str]) -> Mapping[str, int]:
+    """By name: its own where no other has it already."""
+    taken: dict[str, int] = {OTHERS: NUM_COLOURS} if OTHERS in names else {}
+    for name in sorted(names):
+        own = zlib.crc32(name.encode()) % NUM_COLOURS
+        free = (each % NUM_COLOURS for each in range(own, own + NUM_COLOURS))
+        taken.setdefault(name, next((each for each in free if each not in taken.values()), NUM_COLOURS))
+    return taken
 
 
 def _by_bucket(points: Sequence[Point], names: Sequence[str]) -> Mapping[int, Mapping[str, float]]:
@@ -150,7 +151,7 @@ def _value_ticks(top: float, scale: float, tick_format: Format) -> list[Tick]:
 def _time_ticks(axis: Axis, slot: float) -> list[Tick]:
     pattern = "%H:%M" if axis.label_every_s < _DAY_S else "%-d %b"
     return [
-        Tick(round(LEFT + (i + 0.5) * slot, 2), f"{datetime.fromtimestamp(bucket, UTC):{pattern}}")
+        Tick(round((i + 0.5) * slot, 2), f"{datetime.fromtimestamp(bucket, axis.zone):{pattern}}")
         for i, bucket in enumerate(axis.buckets)
-        if bucket % axis.label_every_s == 0
+        if axis.is_labelled(i)
     ]

@@ -17,6 +17,8 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     prefix: str
     """What the key is looked up by; not secret."""
     expires_at: datetime
+    visit_id: UUID
+    """Its row says whether it goes on."""
 
 
 class SessionSigner:
@@ -38,7 +40,11 @@ class SessionSigner:
             return None
         if not hmac.compare_digest(mac, hmac.digest(self._cookie_key, payload, "sha256")):
             return None
-        session = msgspec.json.decode(payload, type=Session)
+        try:
+            session = msgspec.json.decode(payload, type=Session)
+        except msgspec.DecodeError:
+            # Of an older version.
+            return None
         return session if session.expires_at > now else None
 
     def form_token(self, session: Session) -> str:

@@ -1,6 +1,6 @@
 """Numbers as people read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 Format = Callable[[float], str]
@@ -13,7 +13,7 @@ def short_count(value: float) -> str:
     for size, suffix in _SUFFIXES:
         if abs(value) >= size:
             return f"{value / size:.3g}{suffix}" if abs(value) < 1000 * size else f"{value / size:,.0f}{suffix}"
-    return f"{value:g}"
+    return f"{value:.3g}"
 
 
 def full_count(value: float) -> str:
@@ -35,3 +35,38 @@ def milliseconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.0f} ms" if value < 1000 else f"{value / 1000:.2f} s"
+
+
+def exact_money(nanousd: int) -> str:
+    """To the nano-dollar, as it is billed."""
+    return column_money(nanousd, places_of([nanousd]))
+
+
+def places_of(amounts: Iterable[int]) -> int:
+    """The decimals that show each of a table's amounts exactly: from 2 to 9, and the same for all of them."""
+    return max([2, *(len(f"{abs(amount) % NANOUSD_PER_USD:09}".rstrip("0")) for amount in amounts)])
+
+
+def column_money(nanousd: int, places: int) -> str:
+    """With as many decimals as the other amounts of its table."""
+    dollars = Decimal(abs(int(nanousd))) / NANOUSD_PER_USD
+    return f"{'−' if nanousd < 0 else ''}${dollars:,.{places}f}"
+
+
+def per_million(token_nanousd: int) -> str:
+    """What a million tokens cost; a nano-dollar a token is the third decimal."""
+    return column_money(token_nanousd * 10**6, 3)
+
+
+def percent(basis_points: int) -> str:
+    return f"{basis_points // 100}.{basis_points % 100:02} %"
+
+
+def change(now: float | None, before: float | None) -> str:
+    """Against the time before; nothing to say where there was nothing."""
+    if not before or now is None:
+        return ""
+    percent = 100 * (float(now) - float(before)) / float(before)
+    if abs(percent) < 0.5:
+        return "as before"
+    return f"{'+' if percent > 0 else '−'}{abs(percent):,.0f} % to before"

@@ -1,166 +1,137 @@
-"""`/dashboard` and its login. Everything here answers with pages, errors included."""
+"""The console: which path shows which page. Everything here answers with pages, errors included."""
 
-import math
-import time
-from collections.abc import Mapping
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from gateway.clock import utc_now
-from gateway.dashboard.cookies import COOKIE, LIFETIME, SessionSigner
-from gateway.dashboard.login_brake import FailedLogins
-from gateway.dashboard.names import names_for
-from gateway.dashboard.page import DEFAULT_METRIC, METRICS, Page, gather_page
-from gateway.dashboard.ranges import DEFAULT_RANGE, RANGES
-from gateway.dashboard.rendering import render, stylesheet
-from gateway.dashboard.visitors import log_in, principal_of, session_of
-from gateway.domain.keys.secret import has_own_format
-from gateway.domain.principal import Principal
-from gateway.http.errors import Forbidden, Unauthenticated, Unavailable
-from gateway.services import ServicesDep
+from gateway.dashboard import (
+    accounts,
+    adapter_forms,
+    adapters,
+    audit,
+    fleet,
+    invoice_actions,
+    invoices,
+    keys,
+    one_request,
+    overview,
+    playground,
+    price_changes,
+    price_forms,
+    prices,
+    reconciliation,
+    refused_requests,
+    request_list,
+    settings,
+    tenants,
+    tiers,
+    users,
+    zone_page,
+)
+from gateway.dashboard.assets import serve_asset
+from gateway.dashboard.cookies import SessionSigner
+from gateway.dashboard.forms import ended_page, problem_page, submit, submit_upload
+from gateway.dashboard.health.page import PAGES as HEALTH_PAGES
+from gateway.dashboard.login import LoginViews, to_login
+from gateway.dashboard.pages import AnyPage, FormPage, Page, UploadPage, Who
+from gateway.dashboard.typed import Typed, is_own_form
+from gateway.dashboard.visitors import Place, Visitor, visitor_of
+from gateway.http.errors import GatewayError, NotFound
+from gateway.http.forms import is_form
+from gateway.services import Services, ServicesDep
 
-_HOME, _LOGIN = "/dashboard", "/dashboard/login"
-_MAX_FORM_BYTES = 8192
+PAGES: tuple[AnyPage, ...] = (
+    *overview.PAGES,
+    *request_list.PAGES,
+    *refused_requests.PAGES,
+    *one_request.PAGES,
+    *tenants.PAGES,
+    *keys.PAGES,
+    *users.PAGES,
+    *tiers.PAGES,
+    *adapter_forms.PAGES,
+    *adapters.PAGES,
+    *fleet.PAGES,
+    *playground.PAGES,
+    *invoice_actions.PAGES,
+    *invoices.PAGES,
+    *accounts.PAGES,
+    *prices.PAGES,
+    *price_forms.PAGES,
+    *price_changes.PAGES,
+    *reconciliation.PAGES,
+    *audit.PAGES,
+    *HEALTH_PAGES,
+    *settings.PAGES,
+    *zone_page.PAGES,
+)
+"""Their order is the navigation's."""
+
+Handler = Callable[[Request, Services, Visitor], Awaitable[Response]]
 
 
 def dashboard_router(*, pepper: str) -> APIRouter:
     """`pepper` signs the session cookies, through keys derived from it."""
     router = APIRouter(prefix="/dashboard", include_in_schema=False)
-    views = _Views(SessionSigner(pepper))
-    router.add_api_route("", views.home, methods=["GET"])
-    router.add_api_route("/login", views.login_page, methods=["GET"])
-    router.add_api_route("/login", views.login, methods=["POST"])
-    router.add_api_route("/logout", views.logout, methods=["POST"])
-    router.add_api_route("/style.css", stylesheet, methods=["GET"])
+    signer = SessionSigner(pepper)
+    login = LoginViews(signer)
+    router.add_api_route("/login", login.page, methods=["GET"])
+    router.add_api_route("/login", login.log_in, methods=["POST"])
+    router.add_api_route("/logout", login.log_out, methods=["POST"])
+    router.add_api_route("/static/{name}", serve_asset, methods=["GET"])
+    for page in (*PAGES, Page("/{rest:path}", _show_nothing)):
+        shown = page.view if isinstance(page, Page) else _shown(page)
+        router.add_api_route(page.path, _for_visitors(shown, page.who, signer), methods=["GET"])
+        if not isinstance(page, Page):
+            router.add_api_route(page.path, _for_visitors(_sent(page), page.who, signer), methods=["POST"])
     return router
 
 
-class _Views:
-    def __init__(self, signer: SessionSigner) -> None:
-        self._signer = signer
-        self._failed = FailedLogins()
-
-    async def home(
-        self,
-        request: Request,
-        services: ServicesDep,
-        range: str = DEFAULT_RANGE,
-        metric: str = DEFAULT_METRIC,
-        tenant: str = "",
-    ) -> Response:
-        visit = session_of(request, self._signer, now=utc_now())
-        principal = await principal_of(services.sessions, visit) if visit else None
-        if visit is None or principal is None:
-            return _to(_LOGIN, forget=visit is not None)
-        chosen, measure = RANGES.get(range, RANGES[DEFAULT_RANGE]), METRICS.get(metric, METRICS[DEFAULT_METRIC])
-        names = await names_for(services.sessions, principal)
-        tenant_id = _shown_tenant(principal, tenant, names.tenants)
-        page: Page | None = None
+def _for_visitors(handler: Handler, who: Who, signer: SessionSigner) -> Callable[..., Awaitable[Response]]:
+    async def answer(request: Request, services: ServicesDep) -> Response:
+        visitor = await visitor_of(request, services.sessions, signer, places=places_of, now=utc_now())
+        if visitor is None and request.method == "POST" and is_own_form(request) and not is_form(request.scope):
+            return await ended_page(request)
+        if visitor is None:
+            query = f"?{request.url.query}" if request.url.query else ""
+            return to_login(request.url.path + query)
         try:
-            page = await gather_page(services.usage, chosen, measure, tenant_id=tenant_id, names=names, now=utc_now())
-        except Unavailable as error:
-            problem, status = error.message, error.status
-        else:
-            problem, status = "", 200
-        return render(
-            "home.html",
-            status=status,
-            page=page,
-            problem=problem,
-            principal=principal,
-            chosen=chosen,
-            metric=measure,
-            ranges=RANGES.values(),
-            metrics=METRICS.values(),
-            names=names,
-            tenant_id=tenant_id,
-            form_token=self._signer.form_token(visit),
-        )
+            visitor.principal.require(*who)
+            return await handler(request, services, visitor)
+        except GatewayError as error:
+            asked = visitor.asked(request) if request.method == "GET" and error.status in (400, 404) else {}
+            return problem_page(visitor, error, asked=asked)
 
-    async def login_page(self, request: Request, services: ServicesDep) -> Response:
-        visit = session_of(request, self._signer, now=utc_now())
-        if visit and await principal_of(services.sessions, visit):
-            return _to(_HOME)
-        return render("login.html", problem="")
-
-    async def login(self, request: Request, services: ServicesDep) -> Response:
-        if not _is_own_form(request):
-            return render("login.html", status=403, problem="Please log in on this page itself.")
-        client = request.client.host if request.client else ""
-        key = (await _form(request)).get("key", "").strip()
-        wait_s = self._failed.wait_s(client, now=time.monotonic())
-        if wait_s > 0 and not has_own_format(key):
-            return _braked(wait_s)
-        try:
-            visit = await log_in(services.keyring, key, now=utc_now())
-        except Unauthenticated:
-            self._failed.note(client, now=time.monotonic())
-            if wait_s > 0:
-                return _braked(wait_s)
-            return _refused(401, "This key is wrong or was revoked." if key else "Enter an API key.")
-        except (Forbidden, Unavailable) as error:
-            return _refused(error.status, f"{error.message[:1].upper()}{error.message[1:]}.")
-        return self._welcome(request, self._signer.seal(visit))
-
-    async def logout(self, request: Request) -> Response:
-        visit = session_of(request, self._signer, now=utc_now())
-        token = (await _form(request)).get("token", "")
-        if visit and not (_is_own_form(request) and self._signer.is_form_token(token, visit)):
-            return _to(_HOME)
-        return _to(_LOGIN, forget=True)
-
-    def _welcome(self, request: Request, cookie: str) -> Response:
-        response = _to(_HOME)
-        response.set_cookie(
-            COOKIE,
-            cookie,
-            max_age=int(LIFETIME.total_seconds()),
-            path=_HOME,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
-        return response
+    return answer
 
 
-def _shown_tenant(principal: Principal, asked: str, names: Mapping[str, str]) -> str | None:
-    """None: all of them. A tenant's own keys see it and nothing else, whatever the URL says."""
-    if not principal.is_platform_admin:
-        return str(principal.tenant_id)
-    return asked if asked in names else None
+def _shown(page: FormPage | UploadPage) -> Handler:
+    async def show(request: Request, services: Services, visitor: Visitor) -> Response:
+        return await page.show(request, services, visitor, Typed())
+
+    return show
 
 
-def _is_own_form(request: Request) -> bool:
-    """Browsers tell where a form came from; what is not a browser cannot be tricked into sending one."""
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None:
-        return site in ("same-origin", "none")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+def _sent(page: FormPage | UploadPage) -> Handler:
+    async def send(request: Request, services: Services, visitor: Visitor) -> Response:
+        if isinstance(page, UploadPage):
+            return await submit_upload(page, request, services, visitor)
+        return await submit(page, request, services, visitor)
+
+    return send
 
 
-async def _form(request: Request) -> dict[str, str]:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_FORM_BYTES:
-            return {}
-    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
-    return {name: values[0] for name, values in fields.items()}
+def places_of(scopes: frozenset[str]) -> list[Place]:
+    """What the navigation leads to for a key with these scopes."""
+    return [Place(f"/dashboard{page.path}", page.label) for page in PAGES if page.label and _is_for(page, scopes)]
 
 
-def _to(path: str, *, forget: bool = False) -> RedirectResponse:
-    response = RedirectResponse(path, 303)
-    if forget:
-        response.delete_cookie(COOKIE, path=_HOME)
-    return response
+def _is_for(page: AnyPage, scopes: frozenset[str]) -> bool:
+    also = page.also if isinstance(page, FormPage) else None
+    return not scopes.isdisjoint(page.who) and (also is None or also in scopes)
 
 
-def _braked(wait_s: float) -> Response:
-    return _refused(429, f"Too many wrong keys. Try again in {math.ceil(wait_s)} s.", wait_s)
-
-
-def _refused(status: int, problem: str, retry_after_s: float = 0) -> Response:
-    headers = {"Retry-After": str(math.ceil(retry_after_s))} if retry_after_s else None
-    return render("login.html", status=status, headers=headers, problem=problem)
+async def _show_nothing(request: Request, services: Services, visitor: Visitor) -> Response:
+    raise NotFound("there is no such page")

@@ -1,21 +1,88 @@
 """Who looks at the dashboard: from a key to a cookie, and from a cookie back to a principal."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 
 from gateway.dashboard.cookies import COOKIE, LIFETIME, Session, SessionSigner
+from gateway.dashboard.links import Query
+from gateway.dashboard.names import Names, names_for
+from gateway.dashboard.notices import NOTICES
+from gateway.dashboard.zones import has_chosen_zone, zone_of
 from gateway.database import Sessions
+from gateway.domain.keys.fields import KeyFields
 from gateway.domain.keys.keyring import Keyring
-from gateway.domain.keys.queries import live_keys
+from gateway.domain.keys.queries import key_of
 from gateway.domain.keys.secret import lookup_prefix
-from gateway.domain.principal import Principal
+from gateway.domain.principal import SEES_SPENDING, Principal
+from gateway.domain.visits.service import begin_visit, goes_on
+from gateway.http.errors import Forbidden, NotFound
 
 
-async def log_in(keyring: Keyring, key: str, *, now: datetime) -> Session:
-    """Raises Unauthenticated for a wrong key, Forbidden for a suspended tenant's."""
+class Place(NamedTuple):
+    path: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Visitor:
+    principal: Principal
+    names: Names
+    visit_id: UUID
+    form_token: str
+    path: str
+    """Of the page that is shown."""
+    here: str
+    """The same with its query, to come back to."""
+    zone: ZoneInfo
+    """Times are shown in it."""
+    has_chosen_zone: bool
+    notice: str
+    """What was done just now, to be said once."""
+    places: Sequence[Place]
+    """The navigation."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Of the tenant, or of the platform."""
+        return self.principal.is_platform_admin or "tenant-admin" in self.principal.scopes
+
+    def asked(self, request: Request) -> dict[str, str]:
+        return _asked(request, self.principal)
+
+    def shown_tenant(self, asked: str) -> str | None:
+        """None: all of them. A tenant's own keys see it and nothing else, whatever the URL says. Raises NotFound."""
+        if not self.principal.is_platform_admin:
+            return self.principal.tenant_text
+        return self.tenant_called(asked) if asked else None
+
+    def tenant_called(self, asked: str) -> str:
+        """Its id, by its id or its name. Raises NotFound."""
+        if asked in self.names.tenants:
+            return asked
+        found = next((tenant_id for tenant_id, name in self.names.tenants.items() if name == asked), None)
+        if found is None:
+            raise NotFound(f"there is no tenant {asked[:80]!r}; write its whole name, or its id")
+        return found
+
+
+async def log_in(
+    keyring: Keyring, sessions: Sessions, key: str, *, address: str, browser: str, now: datetime
+) -> Session:
+    """Raises Unauthenticated for a wrong key, Forbidden for a suspended tenant's and for one that may not look."""
     principal = await keyring.authenticate_key(key)
-    return Session(key_id=principal.key_id, prefix=lookup_prefix(key), expires_at=now + LIFETIME)
+    principal.require_address(address)
+    principal.require(*SEES_SPENDING)
+    expires_at = now + LIFETIME
+    visit_id = await begin_visit(
+        sessions, principal.key_id, address=address, browser=browser, expires_at=expires_at, now=now
+    )
+    return Session(principal.key_id, lookup_prefix(key), expires_at, visit_id)
 
 
 def session_of(request: Request, signer: SessionSigner, *, now: datetime) -> Session | None:
@@ -23,11 +90,56 @@ def session_of(request: Request, signer: SessionSigner, *, now: datetime) -> Ses
     return signer.unseal(cookie, now=now) if cookie else None
 
 
-async def principal_of(sessions: Sessions, visit: Session) -> Principal | None:
-    """Asked anew for each page, so that a revoked key or a suspended tenant ends the visit; None then."""
+async def visitor_of(
+    request: Request,
+    sessions: Sessions,
+    signer: SessionSigner,
+    *,
+    places: Callable[[frozenset[str]], Sequence[Place]],
+    now: datetime,
+) -> Visitor | None:
+    """places: the navigation of a key with some scopes."""
+    visit = session_of(request, signer, now=now)
+    principal = await principal_of(sessions, visit, address=address_of(request), now=now) if visit else None
+    if visit is None or principal is None:
+        return None
+    return Visitor(
+        principal,
+        await names_for(sessions, principal),
+        visit.visit_id,
+        signer.form_token(visit),
+        request.url.path,
+        Query(request.url.path, _asked(request, principal)).url(notice="", tz=""),
+        zone=zone_of(request),
+        has_chosen_zone=has_chosen_zone(request),
+        notice=NOTICES.get(request.query_params.get("notice", ""), ""),
+        places=places(principal.scopes),
+    )
+
+
+async def principal_of(sessions: Sessions, visit: Session, *, address: str, now: datetime) -> Principal | None:
+    """Asked anew for each page: None once the key is revoked, its tenant suspended, or the visit ended elsewhere."""
     async with sessions() as session:
-        found = (await session.execute(live_keys([visit.prefix]))).all()
-    for key, tenant in found:
-        if key.id == visit.key_id and tenant.suspended_at is None:
-            return Principal(tenant.id, tenant.name, key.id, tenant.tier, frozenset(key.scopes))
-    return None
+        query = key_of(visit.key_id, visit.prefix, now=now).where(goes_on(visit.visit_id, visit.key_id, now=now))
+        row = (await session.execute(query)).first()
+    if row is None:
+        return None
+    found = KeyFields._make(row)
+    principal = found.principal()
+    try:
+        principal.require_address(address)
+        principal.require(*SEES_SPENDING)
+    except Forbidden:
+        return None
+    return principal if found.suspended_at is None else None
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _asked(request: Request, principal: Principal) -> dict[str, str]:
+    """The URL's query, less what only an administrator of the platform may choose."""
+    return {
+        name: value for name, value in request.query_params.items() if name != "tenant" or principal.is_platform_admin
+    }

@@ -1,14 +1,17 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dashboard.charts import MAX_SERIES, OTHERS, Axis, Point, nice_ceiling, stack
+from gateway.dashboard.axes import axis_of
+from gateway.dashboard.charts import MAX_SERIES, OTHERS, Point, nice_ceiling, stack
 from gateway.dashboard.numbers import full_count, milliseconds, money, short_count
-from gateway.dashboard.ranges import RANGES, Range
+from gateway.dashboard.ranges import PRESETS, Preset, range_of
+from gateway.dashboard.zones import UTC_ZONE
+from gateway.http.errors import InvalidRequest
 
-AXIS = Axis(start_s=0, bucket_s=60, num_buckets=10, label_every_s=300)
+AXIS = axis_of(datetime.fromtimestamp(0, UTC), bucket_s=60, num_buckets=10, label_every_s=300, zone=UTC_ZONE)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abcdefghij"), st.integers(0, 10**12)), max_size=60))
@@ -38,13 +41,47 @@ def test_a_scale_covers_its_value_without_wasting_more_than_half(value: float) -
     assert value * (1 - 1e-6) <= nice_ceiling(value) <= 2 * value * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("known", RANGES.values(), ids=lambda known: known.name)
-def test_a_range_ends_with_the_bucket_of_now(known: Range) -> None:
-    now = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
-    axis = known.axis(now)
+NOW = datetime(2026, 3, 4, 12, 34, 56, tzinfo=UTC)
+
+
+@given(st.lists(st.sampled_from("abcdefghijklm"), unique=True, max_size=6), st.permutations(range(1, 14)))
+def test_a_colour_follows_the_name_and_no_two_share_one(names: list[str], values: list[int]) -> None:
+    def colours(*, ranked: list[int]) -> dict[str, int]:
+        points = [Point(0, name, value) for name, value in zip(names, ranked, strict=False)]
+        chart = stack(points, AXIS, tick_format=short_count, value_format=full_count)
+        return {series.name: series.colour for series in chart.legend}
+
+    found = colours(ranked=values)
+    assert found == colours(ranked=values[::-1]) and len(set(found.values())) == len(names)
+
+
+@pytest.mark.parametrize("known", PRESETS.values(), ids=lambda known: known.name)
+def test_a_range_ends_with_the_bucket_of_now(known: Preset) -> None:
+    now = NOW
+    axis = known.until(now, zone=UTC_ZONE).axis
     assert axis.buckets[-1] <= now.timestamp() < axis.buckets[-1] + axis.bucket_s
     assert axis.start_s % axis.bucket_s == 0
     assert 5 <= sum(bucket % axis.label_every_s == 0 for bucket in axis.buckets) <= 9
+
+
+@given(
+    st.datetimes(datetime(2025, 1, 1), datetime(2026, 3, 4)),
+    st.timedeltas(timedelta(seconds=1), timedelta(days=4000)),
+)
+def test_an_own_range_is_shown_in_few_whole_buckets(start: datetime, span: timedelta) -> None:
+    end = start + span
+    chosen = range_of("", start.isoformat(), end.isoformat(), zone=UTC_ZONE, now=NOW)
+    axis = chosen.axis
+    assert axis.num_buckets <= 64 and axis.start_s % axis.bucket_s == 0
+    assert chosen.window.end >= end.replace(tzinfo=UTC)
+    assert chosen.window.start <= start.replace(tzinfo=UTC) or span > timedelta(days=62 * 28)
+    assert axis.label_every_s % axis.bucket_s == 0
+
+
+@pytest.mark.parametrize(("start", "end"), [("x", ""), ("", "yesterday"), ("2026-03-04", "2026-03-01")])
+def test_what_is_no_range_is_refused(start: str, end: str) -> None:
+    with pytest.raises(InvalidRequest):
+        range_of("24h", start, end, zone=UTC_ZONE, now=NOW)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
+import csv
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 
 import httpx
@@ -38,12 +41,94 @@ def test_a_tenant_sees_its_own_and_nothing_of_another(site: Site) -> None:
 
 def test_a_platform_admin_sees_all_tenants_by_name_and_each_alone(site: Site) -> None:
     with open_browser(site, site.admin_key) as browser:
-        page = browser.get("/dashboard").text
+        page = browser.get("/dashboard?by=tenant").text
         assert "by tenant" in page and "the-small-model" in page and "the-large-model" in page
         assert "$23.00" in page and "acme" in page and "hobby &lt;b&gt;" in page
         alone = browser.get(f"/dashboard?tenant={site.hobby.id}").text
         assert "the-large-model" in alone and "the-small-model" not in alone and "$20.00" in alone
         assert "voice-of-free" in alone
+
+
+def links_to_requests(page: str) -> list[str]:
+    return re.findall(r'href="(/dashboard/requests/[^"?]+)"', page)
+
+
+def test_a_request_is_shown_with_its_whole_way_to_its_own_tenant_alone(site: Site) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        [path] = links_to_requests(browser.get("/dashboard/requests?range=7d&status=error").text)
+        page = browser.get(path).text
+        for told in ("upstream_failed", "the worker broke off", "0.750", "worker-1", "limits passed", "$0.0000012"):
+            assert told in page, told
+    with open_browser(site, site.hobby.key) as browser:
+        reply = browser.get(path)
+        assert reply.status_code == 404 and "broke off" not in reply.text and "<h1>" in reply.text
+    with open_browser(site, site.admin_key) as browser:
+        assert "broke off" in browser.get(path).text
+
+
+@pytest.mark.parametrize(
+    ("query", "num_found"),
+    [
+        ("", 4),
+        ("&status=error", 1),
+        ("&code=upstream_failed", 1),
+        ("&model=the-small-model", 3),
+        ("&model=the-small", 0),
+        ("&adapter=voice-of-enterprise", 3),
+        ("&reason=simple", 4),
+        ("&user=%3Cscript%3E", 3),
+        ("&slower_ms=1000", 0),
+        ("&tenant=nonsense", 4),
+    ],
+)
+def test_requests_are_found_by_what_they_are(site: Site, query: str, num_found: int) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        page = browser.get(f"/dashboard/requests?range=7d{query}").text
+        assert len(links_to_requests(page)) == num_found
+
+
+def test_many_requests_are_shown_by_pages_and_given_as_csv(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.dashboard.request_list.PAGE_SIZE", 2)
+    with open_browser(site, site.admin_key) as browser:
+        path, seen = "/dashboard/requests?range=7d", []
+        while path:
+            page = browser.get(path).text
+            seen += links_to_requests(page)
+            older = re.search(r'href="([^"]+)" rel="next"', page)
+            path = unescape(older[1]) if older else ""
+        assert len(seen) == len(set(seen)) == 7
+        reply = browser.get("/dashboard/requests.csv?range=7d")
+    rows = list(csv.DictReader(io.StringIO(reply.text)))
+    assert "attachment" in reply.headers["content-disposition"] and len(rows) == 7
+    assert {row["user_id"] for row in rows} == {"<script>", "'=1+1"}, "no cell is a formula"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/dashboard/nowhere", "/dashboard/requests/x", "/dashboard/requests/01a20640-0521-7b3a-8691-a160bbf43c71"],
+)
+def test_what_is_not_there_is_a_page_that_leads_back(site: Site, path: str) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        reply = browser.get(path)
+        assert reply.status_code == 404 and 'href="/dashboard"' in reply.text
+
+
+@pytest.mark.parametrize(
+    "query", ["from=yesterday", "from=2026-02-01&to=2026-01-01", "status=odd", "slower_ms=-1", "slower_ms=²", "after=x"]
+)
+def test_a_page_says_what_it_cannot_be_asked(site: Site, query: str) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        reply = browser.get(f"/dashboard/requests?{query}")
+        assert reply.status_code == 400 and 'role="alert"' in reply.text
+
+
+@pytest.mark.parametrize(
+    "next", ["https://evil.example/dashboard", "//evil.example/dashboard", "/\\evil.example", "/v1/models", "x", ""]
+)
+def test_a_login_leads_nowhere_else(site: Site, next: str) -> None:
+    with httpx.Client(base_url=site.origin, timeout=30) as browser:
+        reply = browser.post("/dashboard/login", data={"key": site.acme.key, "next": next})
+        assert (reply.status_code, reply.headers["location"]) == (303, "/dashboard")
 
 
 @pytest.mark.parametrize("metric", ["requests", "tokens", "cost_nanousd", "nonsense"])
@@ -52,24 +137,49 @@ def test_every_view_has_a_chart_with_figures(site: Site, metric: str, span: str)
     with open_browser(site, site.admin_key) as browser:
         reply = browser.get("/dashboard", params={"metric": metric, "range": span})
         assert reply.status_code == 200
-        assert len(re.findall(r'<rect class="bar s\d"[^>]*><title>[^<]+: [^<]+</title>', reply.text)) >= 4
+        assert len(re.findall(r'<rect class="bar s\d"[^>]*><title>[^<]+: [^<]+</title>', reply.text)) >= 2
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu"])
+@pytest.mark.parametrize("span", ["range=1h", "range=24h", "range=7d", "range=30d", "from=2020-01-01"])
+def test_a_chart_counts_each_request_once_in_every_zone(site: Site, zone: str, span: str) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        page = browser.get(f"/dashboard?{span}&tz={zone}").text
+    bars = re.findall(r'<rect class="bar s\d"[^>]*><title>([^<]+) · [^<]+: (\d+)</title>', page)
+    assert sum(int(count) for _, count in bars) == (3 if span in ("range=1h", "range=24h") else 4)
+    assert all(label.endswith(f" {zone}") for label, _ in bars)
+    if span == "range=30d" and zone in ("UTC", "Europe/Berlin"):
+        assert all(f", 00:00 {zone}" in label for label, _ in bars)
 
 
 def test_what_others_named_is_never_markup(site: Site) -> None:
     with open_browser(site, site.admin_key) as browser:
         page = browser.get("/dashboard").text + browser.get(f"/dashboard?tenant={site.hobby.id}&range='\"><b>").text
         assert "&lt;script&gt;" in page
-        assert "<script" not in page and "hobby <b>" not in page
+        assert "<script>" not in page and "hobby <b>" not in page
 
 
-def test_the_page_may_load_nothing_from_elsewhere_and_run_nothing(site: Site) -> None:
+def test_the_page_may_load_nothing_from_elsewhere_and_run_nothing_but_our_files(site: Site) -> None:
     with open_browser(site, site.acme.key) as browser:
         reply = browser.get("/dashboard")
         policy = reply.headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "script" not in policy
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert "script-src 'self';" in policy and "unsafe" not in policy
+        assert re.findall(r"<script(?! src=\"/dashboard/static/)", reply.text) == []
         assert reply.headers["cache-control"] == "no-store"
         assert " style=" not in reply.text and "http" not in re.sub(r"xmlns='[^']+'", "", reply.text)
-        assert browser.get("/dashboard/style.css").headers["content-type"].startswith("text/css")
+
+
+def test_styles_and_scripts_are_kept_under_their_digest_and_nothing_else_is_served(site: Site) -> None:
+    with open_browser(site, site.acme.key) as browser:
+        urls = re.findall(r'"(/dashboard/static/[^"]+)"', browser.get("/dashboard").text)
+        assert len(urls) == 2
+        for url in urls:
+            reply = browser.get(url)
+            assert reply.headers["content-type"].startswith("text/") and "immutable" in reply.headers["cache-control"]
+            assert browser.get(url.partition("?")[0]).headers["cache-control"] == "no-cache"
+        for name in ("nothing.css", "..%2Froutes.py", "style.css%00"):
+            assert browser.get(f"/dashboard/static/{name}").status_code == 404
 
 
 def test_the_cookie_is_closed_to_scripts_and_holds_no_key(site: Site) -> None:

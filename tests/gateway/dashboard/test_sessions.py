@@ -7,7 +7,7 @@ from gateway.dashboard.cookies import Session, SessionSigner
 from gateway.dashboard.login_brake import MAX_FAILURES, MAX_FAILURES_OF_ALL, WINDOW_S, FailedLogins
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
-SESSION = Session(UUID(int=7), "abcdefgh", NOW + timedelta(hours=1))
+SESSION = Session(UUID(int=7), "abcdefgh", NOW + timedelta(hours=1), UUID(int=9))
 
 
 def test_a_cookie_tells_who_until_it_expires() -> None:
@@ -19,7 +19,7 @@ def test_a_cookie_tells_who_until_it_expires() -> None:
 @pytest.mark.parametrize("change", ["", ".", "x", "é.é", "{0}x", "x{0}", "{1}.{1}", "{2}.{3}"])
 def test_a_cookie_that_is_not_ours_is_nothing(change: str) -> None:
     cookie = SessionSigner("pepper").seal(SESSION)
-    other = SessionSigner("pepper").seal(Session(UUID(int=8), "abcdefgh", SESSION.expires_at))
+    other = SessionSigner("pepper").seal(Session(UUID(int=8), "abcdefgh", SESSION.expires_at, SESSION.visit_id))
     forged = change.format(cookie, cookie.split(".")[0], other.split(".")[0], cookie.split(".")[1])
     assert SessionSigner("pepper").unseal(forged, now=NOW) is None
 
@@ -30,7 +30,7 @@ def test_another_pepper_signs_otherwise() -> None:
 
 def test_a_form_token_belongs_to_one_session() -> None:
     signer = SessionSigner("pepper")
-    other = Session(SESSION.key_id, SESSION.prefix, SESSION.expires_at + timedelta(seconds=1))
+    other = Session(SESSION.key_id, SESSION.prefix, SESSION.expires_at + timedelta(seconds=1), SESSION.visit_id)
     assert signer.is_form_token(signer.form_token(SESSION), SESSION)
     assert not signer.is_form_token(signer.form_token(other), SESSION)
     assert not signer.is_form_token("é", SESSION)

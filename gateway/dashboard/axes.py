@@ -1,0 +1,88 @@
+"""The buckets of time that a chart spans: hours and less in absolute time, longer ones by the clock on the wall."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from gateway.dashboard.zones import UTC_ZONE
+
+HOUR_S = 3600
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Axis:
+    edges: tuple[int, ...]
+    """Unix seconds where the buckets begin, and where the last one ends."""
+    bucket_s: int
+    """Of a day and longer as the wall's clock counts: a day may have 23 or 25 hours."""
+    label_every_s: int
+    """Time labels stand at multiples of this on the wall's clock."""
+    zone: ZoneInfo
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return self.edges[:-1]
+
+    @property
+    def num_buckets(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def start_s(self) -> int:
+        return self.edges[0]
+
+    @property
+    def end_s(self) -> int:
+        return self.edges[-1]
+
+    @property
+    def is_even(self) -> bool:
+        """All buckets are multiples of `bucket_s` since the epoch."""
+        return self.bucket_s <= HOUR_S or self.zone is UTC_ZONE
+
+    def is_labelled(self, i: int) -> bool:
+        periods = [self._wall_s(edge) // self.label_every_s for edge in self.edges[max(0, i - 1) : i + 1]]
+        if i == 0:
+            return self._wall_s(self.start_s) % self.label_every_s == 0
+        return periods[0] != periods[1]
+
+    def _wall_s(self, edge: int) -> int:
+        return _wall_s(datetime.fromtimestamp(edge, self.zone))
+
+
+def axis_of(start: datetime, *, bucket_s: int, num_buckets: int, label_every_s: int, zone: ZoneInfo) -> Axis:
+    """start: as `bucket_start` gives it."""
+    if bucket_s <= HOUR_S:
+        first = int(start.timestamp())
+        edges = tuple(first + i * bucket_s for i in range(num_buckets + 1))
+    else:
+        # Where a zone has skipped a day, two of them are one.
+        edges = tuple(sorted({_edge(start + timedelta(seconds=i * bucket_s)) for i in range(num_buckets + 1)}))
+    return Axis(edges, bucket_s, label_every_s, zone)
+
+
+def bucket_start(moment: datetime, *, bucket_s: int, zone: ZoneInfo) -> datetime:
+    """Of the bucket that holds `moment`, in `zone`."""
+    if bucket_s <= HOUR_S:
+        return datetime.fromtimestamp(int(moment.timestamp()) // bucket_s * bucket_s, zone)
+    wall_s = _wall_s(moment.astimezone(zone)) // bucket_s * bucket_s
+    return (_EPOCH + timedelta(seconds=wall_s)).replace(tzinfo=zone)
+
+
+def num_buckets_until(start: datetime, end: datetime, *, bucket_s: int) -> int:
+    """At least 1; start: as `bucket_start` gives it."""
+    if bucket_s <= HOUR_S:
+        span_s = end.timestamp() - start.timestamp()
+    else:
+        span_s = (end.astimezone(start.tzinfo).replace(tzinfo=None) - start.replace(tzinfo=None)).total_seconds()
+    return max(1, int(-(-span_s // bucket_s)))
+
+
+def _edge(local: datetime) -> int:
+    """Rollups know whole hours: in a zone with half ones a bucket begins at the full hour (UTC) after it should."""
+    return -(-int(local.astimezone(UTC).timestamp()) // HOUR_S) * HOUR_S
+
+
+def _wall_s(local: datetime) -> int:
+    return int((local.replace(tzinfo=None) - _EPOCH).total_seconds())

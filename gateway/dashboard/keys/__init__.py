@@ -1,0 +1,6 @@
+"""API keys: a tenant's own for its administrators, all for the platform's."""
+
+from gateway.dashboard.keys import ending, listing, making, once, one
+from gateway.dashboard.pages import AnyPage
+
+PAGES: tuple[AnyPage, ...] = (*listing.PAGES, *making.PAGES, *one.PAGES, *once.PAGES, *ending.PAGES)
