@@ -67,10 +67,11 @@ def make_engine(database_url: str) -> AsyncEngine:
 
 
 @asynccontextmanager
-async def open_sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def open_sessions(database_url: str, *, pepper: str = "") -> AsyncIterator[Sessions]:
+    """pepper: what the audit log is sealed with by whoever changes anything."""
     engine = make_engine(database_url)
     try:
-        yield async_sessionmaker(engine, expire_on_commit=False)
+        yield async_sessionmaker(engine, expire_on_commit=False, info={"pepper": pepper})
     finally:
         await engine.dispose()
 

@@ -3,6 +3,7 @@
 from contextvars import ContextVar
 
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_address: ContextVar[str | None] = ContextVar("address", default=None)
 _tenant_id: ContextVar[str | None] = ContextVar("tenant_id", default=None)
 
 
@@ -10,8 +11,22 @@ def note_request(request_id: str) -> None:
     _request_id.set(request_id)
 
 
+def note_address(address: str) -> None:
+    """Where the request came from, proxies seen through."""
+    _address.set(address)
+
+
 def note_tenant(tenant_id: str) -> None:
     _tenant_id.set(tenant_id)
+
+
+def current_request_id() -> str | None:
+    """None outside of requests, as below."""
+    return _request_id.get()
+
+
+def current_address() -> str | None:
+    return _address.get()
 
 
 def current() -> dict[str, str]:

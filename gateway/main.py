@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from gateway.app import create_asgi, open_services
+from gateway.app import create_asgi
 from gateway.http.acceptor import accept_from
 from gateway.http.connection import connections_through
 from gateway.http.draining import serve_last_requests
@@ -25,6 +25,7 @@ from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
 from gateway.processes.listeners import bind
 from gateway.processes.parent_link import ParentLink
+from gateway.resources import open_services
 from gateway.services import Services, without_siblings
 from gateway.settings import CONFIG_EXIT_CODE, ConfigError, GatewaySettings
 

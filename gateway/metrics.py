@@ -17,6 +17,7 @@ _TPOT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+_TOOL_BUCKETS_S = (2.5, 5, 10, 20, 60)
 PRIORITY_CLASSES = ("enterprise", "pro", "free", "batch", "unknown")
 """By priority; the last are requests whose key was not looked up yet, so that even enterprise may be among them."""
 _SERVED_BY = ("pool", "model", "tier")
@@ -120,6 +121,16 @@ class Metrics:
             bounds=_OVERHEAD_BUCKETS_S,
         )
         self._registry.register(self._preparation)
+        self.tool_calls = self._tally(
+            "tiergate_tool_calls", "Calls of server tools, by how they ended; tenants' own are one", ("tool", "status")
+        )
+        self._tool = Distribution(
+            "tiergate_tool_call_seconds", "What these took", ("tool",), bounds=_OVERHEAD_BUCKETS_S + _TOOL_BUCKETS_S
+        )
+        self._registry.register(self._tool)
+        self.dropped_audit_entries = self._tally(
+            "tiergate_audit_entries_dropped", "Of tool calls, while the database was away for long", ()
+        )
         self.num_in_flight = 0
         self._gauge("tiergate_requests_in_flight", "Requests under way").set_function(lambda: self.num_in_flight)
         self.num_connections: Callable[[], int] = lambda: 0
@@ -233,6 +244,10 @@ class Metrics:
 
     def observe_preparation(self, seconds: float) -> None:
         self._preparation.observe((), seconds)
+
+    def count_tool_call(self, tool: str, status: str, seconds: float) -> None:
+        self.tool_calls.add((tool, status))
+        self._tool.observe((tool,), seconds)
 
     def show(self, name: str, documentation: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
         """A counter that somebody else keeps, by the values of `label`."""

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from gateway.artifacts.files import FileStore
 from gateway.artifacts.references import References
 from gateway.artifacts.store import ArtifactStore
 from gateway.billing.invoicing import Invoicing
@@ -15,8 +16,11 @@ from gateway.billing.rerating import Rerating
 from gateway.database import Sessions
 from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
-from gateway.domain.principal import Principal
+from gateway.domain.notices import Notices
+from gateway.domain.principal import SEES_SPENDING, Principal
+from gateway.domain.tools.tool_book import ToolBook
 from gateway.http.outbound import Outbound
+from gateway.idempotency.store import AnswerStore
 from gateway.limits.limiter import Limiter
 from gateway.log_context import note_tenant
 from gateway.metering.backlog import Backlog
@@ -27,7 +31,12 @@ from gateway.metering.room import OutboxRoom
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
 from gateway.overload import OverloadGuard
+from gateway.sessions.conversation import Conversation, Meta
+from gateway.sessions.responses import ResponseMeta, StoredResponse
+from gateway.sessions.store import Store
+from gateway.sessions.summaries import SummaryQueue
 from gateway.settings import GatewaySettings
+from gateway.tools.caller import ToolCaller
 from gateway.upstream.bundles import BundleStore
 from gateway.upstream.client import WorkerClient
 from gateway.upstream.conversations import Conversations
@@ -52,13 +61,16 @@ class Services:
     sessions: Sessions
     keyring: Keyring
     catalog: CatalogCache
+    notices: Notices
     limiter: Limiter
     registry: Registry
     gates: Gates
     conversations: Conversations
+    answers: AnswerStore
     bundles: BundleStore
     artifacts: ArtifactStore
     references: References
+    files: FileStore
     router_weights: Weights
     shadow_weights: Weights | None
     workers: WorkerClient
@@ -69,6 +81,13 @@ class Services:
     rerating: Rerating
     invoicing: Invoicing
     outbound: Outbound
+    tool_outbound: Outbound
+    """For tools, whose answers tenants see: at private addresses only where the operator named their hosts."""
+    tool_book: ToolBook
+    tools: ToolCaller
+    session_store: Store[Meta, Conversation]
+    response_store: Store[ResponseMeta, StoredResponse]
+    summaries: SummaryQueue
     backlog: Backlog
     room: OutboxRoom
     metrics: Metrics
@@ -79,10 +98,18 @@ class Services:
     add_siblings: AddSiblings
 
     async def reload(self) -> None:
-        """Make a change through the admin plane count here at once; other gateways see it within seconds."""
+        """Make a change through the admin plane count here at once, and have all other gateways read it, too."""
         self.keyring.forget()
         await self.catalog.reload()
         self.registry.redraw()
+        await self.notices.tell()
+
+    async def end_key(self, *prefixes: str | None) -> None:
+        """No gateway lets keys of these prefixes in any more before it has read them again."""
+        ended = [prefix for prefix in prefixes if prefix is not None]
+        for prefix in ended:
+            self.keyring.end(prefix)
+        await self.notices.tell(ended=ended)
 
 
 def services(request: Request) -> Services:
@@ -97,6 +124,17 @@ def sessions(found: "ServicesDep") -> Sessions:
 async def authenticated(request: Request, found: "ServicesDep") -> Principal:
     principal = await found.keyring.authenticate(request.headers.get("authorization"))
     note_tenant(principal.tenant_text)
+    principal.require_address(request.client.host if request.client else "")
+    return principal
+
+
+async def usage_reader(principal: "PrincipalDep") -> Principal:
+    principal.require(*SEES_SPENDING)
+    return principal
+
+
+async def inference_user(principal: "PrincipalDep") -> Principal:
+    principal.require("inference")
     return principal
 
 
@@ -115,8 +153,17 @@ def visible_tenant(principal: Principal) -> UUID | None:
     return None if principal.is_platform_admin else principal.tenant_id
 
 
+def asked_tenant(principal: Principal, tenant_id: UUID | None) -> UUID | None:
+    """The same where one is asked for; None: everybody's. Raises NotFound for another's."""
+    if tenant_id is not None:
+        principal.require_tenant(tenant_id)
+    return tenant_id or visible_tenant(principal)
+
+
 ServicesDep = Annotated[Services, Depends(services)]
 SessionsDep = Annotated[Sessions, Depends(sessions)]
 PrincipalDep = Annotated[Principal, Depends(authenticated)]
+UsageReaderDep = Annotated[Principal, Depends(usage_reader)]
+InferenceDep = Annotated[Principal, Depends(inference_user)]
 AdminDep = Annotated[Principal, Depends(tenant_admin)]
 PlatformDep = Annotated[Principal, Depends(platform_admin)]

@@ -49,6 +49,7 @@ def _split(value: Any) -> Any:
 
 Listed = BeforeValidator(_split)
 Origin = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^(\*|https?://[^\s/*]+)$")]
+ToolHost = Annotated[str, Field(pattern=r"^((\*\.)?[a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$")]
 HttpUrl = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^https?://[^\s]+$")]
 
 
@@ -56,6 +57,19 @@ def _checked_variable(name: str | None) -> str | None:
     if name is not None and not os.environ.get(name):
         raise ValueError(f"the environment variable {name!r} is not set")
     return name
+
+
+Feature = Literal[
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "strict",
+    "json_object",
+    "json_schema",
+    "reasoning_effort",
+    "logprobs",
+]
+"""Of OpenAI's API, what servers of other engines may do without."""
 
 
 class MemberConfig(BaseModel):
@@ -69,11 +83,19 @@ class MemberConfig(BaseModel):
     """The model's name at the member; the pool's model id when absent."""
     api_key_env: str | None = None
     """The environment variable that holds the member's key."""
+    lacks: frozenset[Feature] = frozenset()
+    """What requests for its pool are refused for."""
 
     @field_validator("api_key_env")
     @classmethod
     def _is_set(cls, name: str | None) -> str | None:
         return _checked_variable(name)
+
+    @model_validator(mode="after")
+    def _is_foreign(self) -> "MemberConfig":
+        if self.lacks and self.engine == "tiergate":
+            raise ValueError("lacks: a worker of ours tells itself what it refuses")
+        return self
 
 
 class OverflowConfig(BaseModel):
@@ -142,6 +164,15 @@ class GatewaySettings(KafkaSettings):
     adapter_roots: Annotated[tuple[str, ...], NoDecode, Listed] = ()
     """Below which administrators of the platform may name adapters that lie there already."""
     max_adapter_bytes: int = Field(default=2 * 2**30, ge=1024)
+    max_file_bytes: int = Field(default=200 * 10**6, ge=1024)
+    max_files: int = Field(default=1000, ge=1)
+    max_files_bytes: int = Field(default=5 * 10**9, ge=1)
+    """Of one tenant's files together, what its batches wrote included."""
+    files_kept_days: int = Field(default=30, ge=1)
+    max_batches: int = Field(default=20, ge=1)
+    """Of one tenant, that wait or run."""
+    batch_concurrency: int = Field(default=32, ge=1)
+    """Requests of batches at a time, in each gateway process, however much is idle."""
     key_pepper: SecretStr = Field(min_length=16)
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: SecretStr | None = Field(default=None, min_length=8)
@@ -164,7 +195,20 @@ class GatewaySettings(KafkaSettings):
     trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
     """Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     outbound_private_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
-    """Private addresses that webhooks of tenants may be at; all others must be public."""
+    """Private addresses that webhooks of tenants may be at, and tools at hosts that `tool_hosts` names; all others must
+    be public."""
+    tool_hosts: Annotated[tuple[ToolHost, ...], NoDecode, Listed] = ()
+    """Where tools may be: `host`, `*.domain`, either with `:port`. Empty: at every public address."""
+    tool_max_rounds: int = Field(default=8, ge=1, le=32)
+    """Of tool calls within one request, whatever the tools themselves allow."""
+    session_ttl_s: int = Field(default=3600, ge=1, le=30 * 86_400)
+    """How long a session stays after its last request."""
+    session_max_bytes: int = Field(default=2**20, ge=1024, le=16 * 2**20)
+    """Of a session's messages, as JSON; then the oldest turns leave."""
+    sessions_per_tenant: int = Field(default=10_000, ge=1)
+    """At a time."""
+    tool_audit_arguments: bool = False
+    """What tools were called with stands in the audit log, too."""
     invoice_font: FilePath | None = None
     """A TrueType font for invoices in PDF. None: one that knows Western European letters."""
     redis_deadline_ms: int = Field(default=50, ge=1, le=10_000)

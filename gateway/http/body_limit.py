@@ -3,30 +3,38 @@
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.errors import BodyTooLarge
-from gateway.http.rendering import error_response
 
 
 class BodyLimit:
-    """Forms of files, where a route takes them, have a bound of their own: they are read while they come."""
+    """Forms of files, where a route takes them, have bounds of their own: they are read while they come.
+
+    max_form_bytes: of such a form; None for other requests. refuse: answers with the error, as JSON or as a page.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, max_body_bytes: int, max_form_bytes: int, takes_form: Callable[[Scope], bool]
+        self,
+        app: ASGIApp,
+        *,
+        max_body_bytes: int,
+        max_form_bytes: Callable[[Scope], int | None],
+        refuse: Callable[[Scope, BodyTooLarge], Response],
     ) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._max_form_bytes = max_form_bytes
-        self._takes_form = takes_form
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        max_bytes = self._max_form_bytes if self._takes_form(scope) else self._max_body_bytes
+        max_bytes = self._max_form_bytes(scope) or self._max_body_bytes
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > max_bytes:
-            return await error_response(BodyTooLarge(max_bytes))(scope, receive, send)
+            return await self._refuse(scope, BodyTooLarge(max_bytes))(scope, receive, send)
         await self._app(scope, _counting(receive, max_bytes), send)
 
 

@@ -86,6 +86,10 @@ class UnsupportedMediaType(GatewayError):
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
 
 
+class Unprocessable(GatewayError):
+    status, type, code = 422, "invalid_request_error", "unprocessable"
+
+
 class HeadersTooLarge(GatewayError):
     status, type, code = 431, "invalid_request_error", "headers_too_large"
 
@@ -104,7 +108,8 @@ class _RetryLater(GatewayError):
 
 
 class LimitReached(_RetryLater):
-    """`code` names the limit that binds, `scope` whom it binds: `tenant`, `key:ID`, `user:ID`."""
+    """`code` names the limit that binds, `scope` whom it binds: `tenant`, `key:ID`, `user:ID`; can_pass: later, as it
+    is."""
 
     status, type = 429, "rate_limit_error"
 
@@ -116,10 +121,12 @@ class LimitReached(_RetryLater):
         code: str,
         extra_headers: Mapping[str, str],
         scope: str = "tenant",
+        can_pass: bool = True,
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, code=code)
         self.scope = scope
         self.extra_headers = extra_headers
+        self.can_pass = can_pass
 
     def headers(self) -> dict[str, str]:
         return {**super().headers(), **self.extra_headers}

@@ -8,18 +8,28 @@ from fastapi.openapi.utils import get_openapi
 
 from protocol.embeddings import EmbeddingsRequest, EmbeddingsResponse
 from protocol.errors import ErrorBody
-from protocol.requests import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from protocol.requests import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    PlatformChatRequest,
+    TokenizeRequest,
+)
 from protocol.responses import ChatCompletion, ChatCompletionChunk, Completion, ModelCard, ModelList
+from protocol.responses_api import InputItems, ResponsesRequest
 from protocol.route import RouteExplanation
 
 Json = dict[str, Any]
 
 _TYPES = (
     ChatCompletionRequest,
+    PlatformChatRequest,
     ChatCompletion,
     ChatCompletionChunk,
     CompletionRequest,
     Completion,
+    ResponsesRequest,
+    InputItems,
     EmbeddingsRequest,
     EmbeddingsResponse,
     TokenizeRequest,
@@ -39,6 +49,8 @@ ANSWER_HEADERS = {
     "x-tiergate-route": "why: requested, simple, complex, warm, saturated, unavailable",
     "x-tiergate-complexity": "0 to 1, as the router scored the prompt; not where the request names its model",
     "x-tiergate-limiter": "`local` while Redis is away",
+    "x-tiergate-tool-rounds": "how many rounds a whole answer with `server_tools` took",
+    "x-tiergate-session-messages": "how many messages of the session stand before the request's own",
     "x-ratelimit-limit-requests": "requests a minute",
     "x-ratelimit-remaining-requests": "requests left in this window",
     "x-ratelimit-reset-requests": "until the window is empty, as `12ms` or `6m0s`",
@@ -66,6 +78,7 @@ def _document(app: FastAPI) -> Json:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})
         _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF + "{name}")
+        _describe_input(schemas)
         components["schemas"] = components.get("schemas", {}) | schemas
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "an API key"}}
         document["paths"] = _data_plane() | document["paths"]
@@ -79,22 +92,23 @@ def _document(app: FastAPI) -> Json:
 def _data_plane() -> Json:
     """The endpoints that are no FastAPI routes."""
     return {
-        "/v1/chat/completions": {"post": _completion_operation("Chat completion", "Chat", "ChatCompletionChunk")},
-        "/v1/completions": {"post": _completion_operation("Text completion", "", "Completion")},
+        "/v1/chat/completions": {"post": _completion_operation("Chat completion", "Chat", "PlatformChatRequest")},
+        "/v1/completions": {"post": _completion_operation("Text completion", "", "CompletionRequest")},
         "/v1/embeddings": {"post": _embeddings_operation()},
+        "/v1/responses": {"post": _responses_operation()},
     }
 
 
-def _completion_operation(summary: str, kind: str, chunk: str) -> Json:
+def _completion_operation(summary: str, kind: str, body: str) -> Json:
     answer = {
         "description": "The answer; with `stream: true` server-sent events that end with `[DONE]`.",
         "content": {
             "application/json": {"schema": {"$ref": f"{_REF}{kind}Completion"}},
-            "text/event-stream": {"schema": {"$ref": _REF + chunk}},
+            "text/event-stream": {"schema": {"$ref": f"{_REF}{kind}Completion{'Chunk' if kind else ''}"}},
         },
     }
     model = "`model` is `auto`, a pool, a model's id or an adapter's name."
-    return _operation("completions", summary, model, f"{kind}CompletionRequest", answer)
+    return _operation("completions", summary, model, body, answer)
 
 
 def _embeddings_operation() -> Json:
@@ -104,6 +118,14 @@ def _embeddings_operation() -> Json:
     }
     model = "`model` is a pool, a model's id or the name of an adapter of one model; no other model stands in for it."
     return _operation("embeddings", "Embeddings", model, "EmbeddingsRequest", answer)
+
+
+def _responses_operation() -> Json:
+    answer = {
+        "description": "The response; with `stream: true` OpenAI's typed events.",
+        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}},
+    }
+    return _operation("responses", "Response", "See docs/responses.md.", "ResponsesRequest", answer)
 
 
 def _operation(tag: str, summary: str, description: str, body: str, answer: Json) -> Json:
@@ -120,11 +142,27 @@ def _operation(tag: str, summary: str, description: str, body: str, answer: Json
                 "required": False,
                 "description": "your own id, kept with the usage event",
                 "schema": {"type": "string", "maxLength": 128},
-            }
+            },
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "description": "what is sent again with it is carried out and billed once (docs/idempotency.md)",
+                "schema": {"type": "string", "pattern": "^[ -~]{1,255}$"},
+            },
+            *_session_parameter(tag),
         ],
         "requestBody": _body(body),
         "responses": {"200": answer | {"headers": headers}} | errors,
     }
+
+
+def _session_parameter(tag: str) -> list[Json]:
+    if tag != "completions":
+        return []
+    schema = {"type": "string", "pattern": "^[A-Za-z0-9._:~-]{1,128}$"}
+    description = "chats alone: a conversation that is kept here; its messages are put before those that are sent"
+    return [{"name": "X-Session-Id", "in": "header", "required": False, "description": description, "schema": schema}]
 
 
 def _describe_bodies(paths: Json) -> None:
@@ -140,6 +178,12 @@ def _describe_bodies(paths: Json) -> None:
     for path, name in (("/v1/models", "ModelList"), ("/v1/models/{model}", "ModelCard")):
         content = paths[path]["get"]["responses"]["200"]["content"]
         content["application/json"]["schema"] = {"$ref": _REF + name}
+
+
+def _describe_input(schemas: Json) -> None:
+    """The items of a response's input are decoded apart, because a message's type may be left out."""
+    items = schemas.pop("InputItems")["properties"]["input"]
+    schemas["ResponsesRequest"]["properties"]["input"] = {"anyOf": [{"type": "string"}, items]}
 
 
 def _secure(path: str, operations: Json) -> None:

@@ -1,4 +1,4 @@
-"""The one HTTP client for addresses that tenants give (webhooks and the like).
+"""The one HTTP client for addresses that tenants give: webhooks and tools.
 
 The address is checked where the socket is made for it: a name that means something else a moment later is checked as
 what it means then. No redirects, no proxies, no cookies, no connection is used twice; time and size are bounded.
@@ -7,7 +7,7 @@ what it means then. No redirects, no proxies, no cookies, no connection is used 
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -15,15 +15,25 @@ from aiohttp.abc import AbstractResolver
 
 from gateway.http.addresses import Networks, is_allowed, parse_address
 from gateway.http.errors import InvalidRequest
+from gateway.http.resolver import ApartResolver
 
 CONNECT_S = 5.0
 TOTAL_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_URL_CHARS = 2000
+_REFUSED_WORDS = "its address is not a public one"
+
+
+Reason = Literal["refused", "redirect", "timeout", "too_large", "failed"]
+"""refused: the address is not allowed; failed: no connection, or none to the end."""
 
 
 class OutboundFailed(Exception):
     """No answer, or none that may be read: the message says why, in words that a tenant may see."""
+
+    def __init__(self, message: str, *, reason: Reason) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class _AddressRefused(OSError):
@@ -49,13 +59,14 @@ class Outbound:
     ) -> None:
         self._allowed_private = allowed_private
         self._max_answer_bytes = max_answer_bytes
-        self._resolver = resolver
+        self._resolver = resolver or ApartResolver()
         self._timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+        await self._resolver.close()
 
     def check_url(self, url: str) -> None:
         """What can be told before connecting. Raises InvalidRequest."""
@@ -73,36 +84,41 @@ class Outbound:
         if address is not None and not is_allowed(address, self._allowed_private):
             raise InvalidRequest("url: this address is not a public one", param="url")
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> OutboundAnswer:
-        """Raises OutboundFailed; an answer of any status but a redirect is one."""
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        total_s: float | None = None,
+        max_answer_bytes: int | None = None,
+    ) -> OutboundAnswer:
+        """Raises OutboundFailed; an answer of any status but a redirect is one. total_s, max_answer_bytes: in place of
+        the usual bounds."""
+        timeout = self._timeout if total_s is None else aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         try:
             self.check_url(url)
-            async with self._opened().post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            async with self._opened().post(
+                url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+            ) as answer:
                 if 300 <= answer.status < 400:
-                    raise OutboundFailed(f"it answered {answer.status}, and redirects are not followed")
-                return OutboundAnswer(answer.status, await self._read(answer))
+                    words = f"it answered {answer.status}, and redirects are not followed"
+                    raise OutboundFailed(words, reason="redirect")
+                return OutboundAnswer(answer.status, await _read(answer, max_answer_bytes or self._max_answer_bytes))
         except InvalidRequest as error:
-            raise OutboundFailed(error.message) from error
+            raise OutboundFailed(error.message, reason="refused") from error
         except TimeoutError as error:
-            raise OutboundFailed("it did not answer in time") from error
+            raise OutboundFailed("it did not answer in time", reason="timeout") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise OutboundFailed(_words(error)) from error
-
-    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
-        parts, size = [], 0
-        async for chunk in answer.content.iter_any():
-            size += len(chunk)
-            if size > self._max_answer_bytes:
-                raise OutboundFailed(f"its answer is longer than {self._max_answer_bytes} bytes")
-            parts.append(chunk)
-        return b"".join(parts)
+            words = _words(error)
+            raise OutboundFailed(words, reason="refused" if words == _REFUSED_WORDS else "failed") from error
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 force_close=True,
                 use_dns_cache=False,
-                resolver=self._resolver or aiohttp.ThreadedResolver(),
+                resolver=self._resolver,
                 socket_factory=self._make_socket,
             )
             self._session = aiohttp.ClientSession(
@@ -127,12 +143,22 @@ class Outbound:
         return made
 
 
+async def _read(answer: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    parts, size = [], 0
+    async for chunk in answer.content.iter_any():
+        size += len(chunk)
+        if size > max_bytes:
+            raise OutboundFailed(f"its answer is longer than {max_bytes} bytes", reason="too_large")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
 def _words(error: Exception) -> str:
     """Nothing of ours: neither addresses that a name means in here, nor paths."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, _AddressRefused) or "not a public one" in str(cause):
-            return "its address is not a public one"
+            return _REFUSED_WORDS
         cause = cause.__cause__ or (cause.os_error if isinstance(cause, aiohttp.ClientConnectorError) else None)
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not known"

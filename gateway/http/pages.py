@@ -42,11 +42,18 @@ async def fetch_page(
     column: InstrumentedAttribute[Any],
     page: PageRequest,
     show: Callable[[T], S],
+    *,
+    is_newest_first: bool = False,
 ) -> Page[S]:
-    """One page of `query` in the order of the unique `column`, whose last value is the next cursor."""
+    """One page of `query` in the order of the unique `column`, whose last value is the next cursor.
+
+    is_newest_first: the other way round, for a `column` that grows with time.
+    """
     if page.after is not None:
-        query = query.where(column > _cursor(column, page.after))
-    rows = list(await session.scalars(query.order_by(column).limit(page.limit + 1)))
+        last = _cursor(column, page.after)
+        query = query.where(column < last if is_newest_first else column > last)
+    order = column.desc() if is_newest_first else column
+    rows = list(await session.scalars(query.order_by(order).limit(page.limit + 1)))
     more = len(rows) > page.limit
     rows = rows[: page.limit]
     return Page(data=[show(row) for row in rows], next=str(getattr(rows[-1], column.key)) if more else None)

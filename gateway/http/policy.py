@@ -9,8 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.http.errors import GatewayError, UnsupportedMediaType
 from gateway.http.headers import Headers, check_json, read_headers
 from gateway.http.methods import allowed_methods
-from gateway.http.proxies import Networks, client_address, is_trusted
+from gateway.http.proxies import Networks, client_address, is_within
 from gateway.http.rendering import error_response
+from gateway.log_context import note_address
 
 _JSON_PATHS = ("/v1/", "/admin/")
 _WITH_BODY = ("POST", "PUT", "PATCH")
@@ -47,6 +48,8 @@ class RequestPolicy:
             scope = {**scope, "method": "GET"}
         if self._trusted and b"x-forwarded-for" in headers:
             scope = {**scope, **self._seen_by_proxies(scope, headers)}
+        if scope["client"]:
+            note_address(scope["client"][0])
         await self._app(scope, receive, send)
 
     def _check_media_type(self, scope: Scope, headers: Headers) -> None:
@@ -64,5 +67,5 @@ class RequestPolicy:
         lines = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
         client = client_address(host, lines, self._trusted)
         scheme = headers.get(b"x-forwarded-proto", b"").decode("latin-1").strip().lower()
-        is_told = scheme in _SCHEMES and is_trusted(host, self._trusted)
+        is_told = scheme in _SCHEMES and is_within(host, self._trusted)
         return {"client": (client, port if client == host else 0), "scheme": scheme if is_told else scope["scheme"]}

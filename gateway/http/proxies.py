@@ -15,7 +15,7 @@ def client_address(peer: str, forwarded_for: Sequence[str], trusted: Networks) -
     """
     client = peer
     hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
-    while hops and is_trusted(client, trusted):
+    while hops and is_within(client, trusted):
         address = _address(hops.pop())
         if address is None:
             break
@@ -23,9 +23,10 @@ def client_address(peer: str, forwarded_for: Sequence[str], trusted: Networks) -
     return client
 
 
-def is_trusted(host: str, trusted: Networks) -> bool:
+def is_within(host: str, networks: Networks) -> bool:
+    """False for what is no address."""
     address = _address(host)
-    return address is not None and any(address in network for network in trusted)
+    return address is not None and any(address in network for network in networks)
 
 
 def _address(text: str) -> Address | None:

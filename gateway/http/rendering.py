@@ -1,6 +1,7 @@
 """The one place where an error becomes bytes: OpenAI's shape on every path."""
 
 import logging
+import re
 from http import HTTPStatus
 from typing import cast
 
@@ -24,22 +25,21 @@ from protocol.errors import ProtocolError, encode_error
 
 _log = logging.getLogger(__name__)
 
-# What OpenAI's API has below /v1 and we do not serve.
+# What OpenAI's API has below /v1 and we do not serve. Of `organization` we serve usage and costs.
 _UNSUPPORTED = frozenset(
     {
         "images",
         "audio",
-        "responses",
-        "files",
-        "batches",
         "assistants",
         "threads",
         "uploads",
         "moderations",
     }
     | {"fine_tuning", "vector_stores", "realtime", "conversations", "containers", "evals", "videos", "organization"}
-    | {"chatkit", "skills", "sessions"}
+    | {"chatkit", "skills"}
 )
+_UNSUPPORTED_PATHS = re.compile(r"/v1/(responses/([^/]+/cancel|compact|input_tokens)|chat/completions/.+)")
+"""The same, below what we serve."""
 
 
 def error_body(error: Exception) -> bytes:
@@ -93,14 +93,16 @@ async def _render_validation(_request: Request, error: Exception) -> Response:
         return error_response(_invalid_json())
     path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     param = ".".join(path) or None
-    return error_response(InvalidRequest(f"{param or 'body'}: {first['msg']}", param=param))
+    # What our own checks raise comes with the class of the exception in front.
+    message = first["msg"].removeprefix("Value error, ")
+    return error_response(InvalidRequest(f"{param or 'body'}: {message}", param=param))
 
 
 async def _render_http(request: Request, error: Exception) -> Response:
     status = cast(HTTPException, error).status_code
     response = error_response(_http_error(request, status))
     response.headers.update(cast(HTTPException, error).headers or {})
-    if status == 405:
+    if response.status_code == 405:
         response.headers["allow"] = ", ".join(allowed_methods(request.app.routes, request.scope))
     return response
 
@@ -121,6 +123,8 @@ def _http_error(request: Request, status: int) -> GatewayError:
     path = request.url.path
     parts = path.strip("/").split("/")
     if status == 404 and parts[0] == "v1" and len(parts) > 1 and parts[1] in _UNSUPPORTED:
+        return UnsupportedEndpoint(path)
+    if status in (404, 405) and _UNSUPPORTED_PATHS.fullmatch(path) is not None:
         return UnsupportedEndpoint(path)
     if status == 404:
         return NotFound(f"there is no {path} here")

@@ -1,14 +1,18 @@
 """A request's two accounts, the outbox's and the limiter's: opened before the answer, closed before its last byte."""
 
 import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
 
 from gateway.http.errors import GatewayError, Unavailable
 from gateway.inference.usage_record import UsageRecord
 from gateway.limits.limiter import Limiter
-from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull
+from gateway.metering.outbox import OpenRequest, OutboxFailed, OutboxFull
 from gateway.metrics import Metrics
 from gateway.redis_client.resp import Reply
-from protocol.usage import UsageStatus
+from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
 
 class NotDurable(GatewayError):
@@ -17,8 +21,39 @@ class NotDurable(GatewayError):
     status, code = 500, "usage_not_durable"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Repeatable:
+    """A request under an idempotency key. Should this process die, its client sends it again, and pays for the answer
+    that it gets."""
+
+    record: UsageRecord
+
+    @property
+    def request_id(self) -> str:
+        return self.record.accepted.request_id
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.record.completion_tokens
+
+    def price_lines(self) -> tuple[PriceLine, ...]:
+        return ()
+
+    def event(self, status: UsageStatus) -> UsageEvent:
+        return msgspec.structs.replace(self.record.event(status), cost_nanousd=0, price_lines=())
+
+
+class UsageSink(Protocol):
+    """Where usage goes: the outbox, or what stands before it."""
+
+    @property
+    def failure(self) -> str | None: ...
+    def open(self, request: OpenRequest) -> None: ...
+    def close(self, event: UsageEvent, *, is_correction: bool = False) -> asyncio.Future[None]: ...
+
+
 class Accounts:
-    def __init__(self, outbox: Outbox, limiter: Limiter, metrics: Metrics, record: UsageRecord) -> None:
+    def __init__(self, outbox: UsageSink, limiter: Limiter, metrics: Metrics, record: UsageRecord) -> None:
         self._outbox = outbox
         self._limiter = limiter
         self._metrics = metrics
@@ -30,7 +65,8 @@ class Accounts:
         if self._outbox.failure is not None:
             raise Unavailable("usage cannot be recorded at the moment", retry_after_s=5)
         try:
-            self._outbox.open(self._record)
+            record = self._record
+            self._outbox.open(_Repeatable(record) if record.accepted.is_repeatable else record)
         except OutboxFull as error:
             raise Unavailable(f"usage cannot be recorded at the moment: {error}", retry_after_s=1) from error
 

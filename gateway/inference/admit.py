@@ -1,4 +1,4 @@
-"""Admit: every limit of the tenant reserved together, or the request refused."""
+"""Admit: every limit of tenant, key and end user reserved together, or the request refused."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ async def admit(services: Services, accepted: Accepted[Any], measured: Measured)
         tokens=measured.tokens,
         cost_nanousd=measured.dearest_nanousd,
         now=accepted.received_at,
+        inner_scopes=accepted.catalog.scopes_of(accepted.principal, accepted.request.user),
     )
     try:
         return await services.limiter.admit(admission)

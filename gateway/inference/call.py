@@ -61,6 +61,7 @@ class Call:
             max_tokens=record.measured.route_request.max_tokens,
             priority=accepted.tier.priority,
             cache_salt=accepted.principal.tenant_text,
+            kept_tokens=record.measured.kept_tokens,
             continue_from=self.told.of_answers(record.measured.num_choices) if self.told.num_tokens else None,
         )
         is_own = member.engine == "tiergate"

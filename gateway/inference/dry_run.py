@@ -8,12 +8,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gateway.clock import utc_now
-from gateway.http.errors import Forbidden
+from gateway.domain.principal import Principal
 from gateway.inference.exchange import Exchange
 from gateway.inference.measure import Measured, measure
 from gateway.inference.refusals import as_gateway_error
-from gateway.inference.validate import CHAT_PATH, Accepted
-from gateway.services import PrincipalDep, ServicesDep
+from gateway.inference.service_tier import terms_of
+from gateway.inference.validate import CHAT_PATH, Accepted, refuse_session
+from gateway.services import PrincipalDep, Services, ServicesDep
 from protocol.checks import check_request, decode_body
 from protocol.ids import new_id
 from protocol.requests import ChatCompletionRequest
@@ -33,20 +34,25 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
 
     Nothing is sent, reserved or counted; what a completion would be refused for is refused here.
     """
-    principal.require("inference")
     exchange = Exchange(request.scope, request.receive, _no_send)
-    chat = decode_body(await exchange.read_body(services.settings.max_body_bytes), _CHAT)
+    refuse_session(exchange)
+    explanation = await explain(services, principal, await exchange.read_body(services.settings.max_body_bytes))
+    return Response(msgspec.json.encode(explanation), media_type="application/json")
+
+
+async def explain(services: Services, principal: Principal, body: bytes) -> RouteExplanation:
+    """Raises what a completion of this body would be refused for."""
+    principal.require("inference")
+    chat = decode_body(body, _CHAT)
     check_request(chat)
     fleet, catalog, now = services.registry.fleet, services.catalog.current, utc_now()
-    tier = catalog.tiers.get(principal.tier)
-    if tier is None:
-        raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    tier = catalog.tier_of(principal)
     asked = Accepted(
         request_id=str(new_id(now)),
         client_request_id=None,
         path=CHAT_PATH,
         principal=principal,
-        tier=tier,
+        tier=terms_of(tier, chat),
         catalog=catalog,
         body=b"",
         request=chat,
@@ -59,10 +65,10 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
         decision = decide(measured.route_request, measured.policy, fleet, services.gates.states)
     except RouteError as error:
         raise as_gateway_error(error, chat.model) from None
-    return Response(msgspec.json.encode(_explain(decision, measured)), media_type="application/json")
+    return _explanation(decision, measured)
 
 
-def _explain(decision: Decision, measured: Measured) -> RouteExplanation:
+def _explanation(decision: Decision, measured: Measured) -> RouteExplanation:
     return RouteExplanation(
         model=decision.model_id,
         pool=decision.pool,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.types import Receive, Scope, Send
 
@@ -11,14 +11,28 @@ from gateway.http.answer import BLOCK, ON_LEAVE, WHOLE_BODY
 from gateway.http.errors import BodyTooLarge
 from gateway.http.header_block import checked_block
 from gateway.http.headers import Headers, check_json, read_headers
+from gateway.http.proxies import Networks, client_address
 from gateway.overload import Preparation
 
 if TYPE_CHECKING:
+    from gateway.inference.accounts import UsageSink
+    from gateway.inference.replay import AnswerCopy
     from gateway.tracing.spans import RequestTrace
 
 
 class ClientGone(Exception):
     """The client closed the connection."""
+
+
+class Listener(Protocol):
+    """Hears an answer on its way to the client."""
+
+    def hear(self, chunk: bytes) -> None:
+        """A part of a stream."""
+
+    async def keep(self, body: bytes | None) -> None:
+        """All has been said, and nobody knows yet: what is raised here is the answer's failure. body: a whole answer;
+        None after a stream."""
 
 
 class Exchange:
@@ -34,7 +48,9 @@ class Exchange:
         """The client closed the connection, which cancels the task that answers."""
         self.status = 0
         self.principal: Principal | None = None
-        """Who asks, once that is known."""
+        """Who asks, once that is known; set before by whoever has authenticated already."""
+        self.usage: UsageSink | None = None
+        """Where the event goes; None: to the outbox."""
         self.is_admitted = False
         """The request passed its limits: from here on there will be a usage event."""
         self.served_by = ("", "", "")
@@ -42,13 +58,21 @@ class Exchange:
         self.trace: RequestTrace | None = None
         self.preparation: Preparation | None = None
         """Counts against this gateway's capacity until a member is called."""
+        self.copy: AnswerCopy | None = None
+        """What is sent is kept, too, and the answer is made to its end whether the client stays or not."""
         self.extra_headers: dict[str, str] = {}
         """Sent with whatever answer there will be."""
+        self.listener: Listener | None = None
 
     def check_headers(self) -> None:
         """Raises InvalidRequest or UnsupportedMediaType."""
         self.headers = read_headers(self._scope["headers"])
         check_json(self.headers)
+
+    def client_address(self, trusted_proxies: Networks) -> str:
+        lines = [value.decode("latin-1") for name, value in self._scope["headers"] if name == b"x-forwarded-for"]
+        peer, _ = self._scope["client"] or ("", 0)
+        return client_address(peer, lines, trusted_proxies)
 
     def end_preparation(self) -> None:
         if self.preparation is not None:
@@ -66,7 +90,7 @@ class Exchange:
         del self._scope[ON_LEAVE], self._task
 
     def _leave(self) -> None:
-        if not self.is_left:
+        if not self.is_left and self.copy is None:
             self.is_left = True
             self._task.cancel()
 
@@ -98,16 +122,34 @@ class Exchange:
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self.is_started, self.status = True, status
+        if self.copy is not None:
+            self.copy.begin(status, {**self.extra_headers, **headers})
         await self._send({"type": "http.response.start", "status": status, BLOCK: self._block(headers)})
 
     async def send(self, chunk: bytes) -> None:
+        if self.copy is not None:
+            self.copy.add(chunk)
+        if self.listener is not None:
+            self.listener.hear(chunk)
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
+    async def keep(self, body: bytes | None = None) -> None:
+        """Before an answer's end: once it is said, it is kept."""
+        if self.listener is not None:
+            await self.listener.keep(body)
+
     async def finish(self, chunk: bytes = b"") -> None:
+        if self.copy is not None:
+            self.copy.add(chunk)
+            await self.copy.keep()
         await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
 
     async def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.is_started, self.status = True, status
+        if self.copy is not None:
+            self.copy.begin(status, {**self.extra_headers, **headers})
+            self.copy.add(body)
+            await self.copy.keep()
         block = self._block({**headers, "content-length": str(len(body))})
         await self._send({"type": "http.response.start", "status": status, BLOCK: block, WHOLE_BODY: body})
 

@@ -5,27 +5,34 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.clock import utc_now
 from gateway.domain.principal import Principal
-from gateway.http.errors import Forbidden, GatewayError
+from gateway.http.errors import GatewayError
 from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
 from gateway.inference.admit import admit
 from gateway.inference.exchange import ClientGone, Exchange
 from gateway.inference.measure import Measured, measure
+from gateway.inference.replay import IDEMPOTENCY_KEY, answered_before
+from gateway.inference.responses.request import validate_response
+from gateway.inference.responses.step import answer_response
 from gateway.inference.route import Attempt, send_somewhere
+from gateway.inference.server_tools.rounds import RunRound, answer_in_rounds
+from gateway.inference.service_tier import terms_of
+from gateway.inference.session.step import in_session
 from gateway.inference.stream import Relay
 from gateway.inference.usage_record import UsageRecord
-from gateway.inference.validate import Accepted, client_request_id, validate
+from gateway.inference.validate import Accepted, client_request_id, session_id_of, validate
 from gateway.log_context import note_request, note_tenant
 from gateway.services import Services
 from protocol.errors import ProtocolError
 from protocol.ids import new_request_id
+from protocol.responses_api import ResponsesRequest
 
 _log = logging.getLogger(__name__)
 _access = logging.getLogger("gateway.access")
@@ -42,6 +49,7 @@ class Operation(Generic[T]):
 
 
 COMPLETION = Operation(validate, measure, Relay)
+RESPONSE: Operation[Any] = Operation[Any](validate_response, measure, Relay)
 
 
 def make_endpoint(services: Services, operation: Operation[Any]) -> ASGIApp:
@@ -63,8 +71,15 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
     failure: str | None = None
     try:
         accepted = await accept(services, exchange, operation.validate)
-        measured = await operation.measure(accepted, services)
-        await carry_out(services, exchange, accepted, measured, operation)
+        if IDEMPOTENCY_KEY in exchange.headers:
+            if await answered_before(services.answers, exchange, accepted):
+                return
+            accepted = replace(accepted, is_repeatable=True)
+        if accepted.session_id is None:
+            await _answer(services, exchange, accepted, operation)
+        else:
+            async with in_session(services, exchange, accepted) as accepted_whole:  # type: ignore[arg-type]
+                await _answer(services, exchange, accepted_whole, operation)
     except ClientGone:
         pass
     except asyncio.CancelledError:
@@ -79,6 +94,8 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
         await _tell(exchange, error)
     finally:
         exchange.forget_leaving()
+        if exchange.copy is not None:
+            exchange.copy.drop()
         exchange.end_preparation()
         metrics.num_in_flight -= 1
         # 499, as nginx calls it: the client left before there was an answer.
@@ -89,6 +106,17 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
             _access.debug("%s %d %s", exchange.path, exchange.status or 499, " ".join(filter(None, exchange.served_by)))
 
 
+async def _answer(services: Services, exchange: Exchange, accepted: Accepted[Any], operation: Operation[Any]) -> None:
+    if isinstance(accepted.request, ResponsesRequest):
+        await answer_response(services, exchange, accepted, _round_of(services, operation))
+    elif getattr(accepted.request, "server_tools", None):
+        # The steps below, once for each round.
+        await answer_in_rounds(services, exchange, accepted, _round_of(services, operation))
+    else:
+        measured = await operation.measure(accepted, services)
+        await carry_out(services, exchange, accepted, measured, operation)
+
+
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
     """Authenticate and validate; what this gateway cannot carry is refused before its body is read."""
     received_at, received_monotonic_s = utc_now(), time.monotonic()
@@ -96,29 +124,29 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     exchange.extra_headers["x-request-id"] = request_id
     note_request(request_id)
     exchange.check_headers()
-    principal = exchange.principal = await _authenticate(services, exchange.headers.get(b"authorization"))
+    principal = exchange.principal = await _authenticate(services, exchange)
     authenticate_ms = (time.monotonic() - received_monotonic_s) * 1000
     catalog = services.catalog.current
-    tier = catalog.tiers.get(principal.tier)
-    if tier is None:
-        raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
+    tier = catalog.tier_of(principal)
     exchange.served_by = ("", "", tier.name)
     services.overload.check(tier.priority)
     body = await exchange.read_body(services.settings.max_body_bytes)
     # Only now: who sends slowly is no work of ours.
     exchange.preparation = services.overload.begin(tier.priority)
+    request = validate(exchange, body)
     return Accepted(
         request_id=request_id,
         client_request_id=client_request_id(exchange),
         path=exchange.path,
         principal=principal,
-        tier=tier,
+        tier=terms_of(tier, request),
         catalog=catalog,
         body=body,
-        request=validate(exchange, body),
+        request=request,
         received_at=received_at,
         received_monotonic_s=received_monotonic_s,
         authenticate_ms=authenticate_ms,
+        session_id=session_id_of(exchange),
     )
 
 
@@ -128,14 +156,14 @@ async def carry_out(
     accepted: Accepted[Any],
     measured: Measured,
     operation: Operation[Any],
-) -> None:
+) -> UsageRecord:
     """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
     reservation = await admit(services, accepted, measured)
     exchange.is_admitted = True
     exchange.extra_headers |= reservation.standing.headers(accepted.tier)
     record = UsageRecord(accepted, measured, reservation)
     record.trace = exchange.trace
-    accounts = Accounts(services.outbox, services.limiter, services.metrics, record)
+    accounts = Accounts(exchange.usage or services.outbox, services.limiter, services.metrics, record)
     try:
         accounts.open()
         attempt = operation.make_attempt(services, exchange, record, accounts)
@@ -148,15 +176,32 @@ async def carry_out(
     finally:
         accounts.close_soon("cancelled")
         exchange.served_by = record.served_by
+    return record
 
 
-async def _authenticate(services: Services, authorization: bytes | None) -> Principal:
+def _round_of(services: Services, operation: Operation[Any]) -> RunRound:
+    async def run_round(exchange: Exchange, accepted: Accepted[Any]) -> UsageRecord:
+        measured = await operation.measure(accepted, services)
+        return await carry_out(services, exchange, accepted, measured, operation)
+
+    return run_round
+
+
+async def _authenticate(services: Services, exchange: Exchange) -> Principal:
+    principal = exchange.principal or await _owner_of_key(services, exchange)
+    note_tenant(principal.tenant_text)
+    principal.require("inference")
+    if principal.allowed_networks is not None:
+        principal.require_address(exchange.client_address(services.settings.trusted_proxies))
+    return principal
+
+
+async def _owner_of_key(services: Services, exchange: Exchange) -> Principal:
+    authorization = exchange.headers.get(b"authorization")
     principal = services.keyring.known(authorization or b"")
     if principal is None:
         services.overload.check_unknown()
         principal = await services.keyring.authenticate(authorization)
-    note_tenant(principal.tenant_text)
-    principal.require("inference")
     return principal
 
 
@@ -164,6 +209,8 @@ async def _tell(exchange: Exchange, error: Exception) -> None:
     """What failed becomes the answer, or, once the answer has begun, its last event."""
     if not isinstance(error, GatewayError | ProtocolError):
         _log.error("a request failed", exc_info=error)
+    if exchange.copy is not None:
+        exchange.copy.drop()
     if exchange.is_started:
         await exchange.finish(error_event(error))
     else:

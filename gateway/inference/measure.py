@@ -10,11 +10,14 @@ import msgspec
 from gateway.domain.catalog import AdapterTerms, TierTerms
 from gateway.http.errors import GatewayError, InvalidRequest, Unavailable
 from gateway.inference.affinity import affinity_of
+from gateway.inference.own_fields import check_features, check_own_members, own_field_of
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted, AcceptedGeneration
 from gateway.services import Services
 from gateway.upstream.bundles import BundleStore
+from protocol.answer_format import asks_for_structure
 from protocol.checks import output_limit
+from protocol.context_window import CONTEXT_LENGTH_EXCEEDED, Place, prompt_too_long
 from protocol.embeddings import EmbeddingsRequest
 from protocol.messages import content_text
 from protocol.requests import ChatCompletionRequest, GenerationRequest, list_prompts
@@ -24,12 +27,13 @@ from router.fleet import AUTO, LARGE, SMALL, Fleet, Pool
 from router.policy import RouteRequest, TierPolicy, looks_hard, possible_pools
 from router.weights import Weights
 from text.bundle import Bundle, TextTooLong
+from text.prompts import encode_prompts, kept_tokens
 
 LONG_CHARS = 16_384
 """Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
 _CHAT_OVERHEAD_TOKENS = 16
 """A template's marks around one message, generously, where the template is not known."""
-_BYTES_PER_TOKEN = 3
+BYTES_PER_TOKEN = 3
 """A likely length, on the long side for most languages and tokenizers, where only the bound of one byte is certain."""
 
 
@@ -60,6 +64,8 @@ class Measured:
     is_estimate: bool
     dearest_nanousd: int
     scores: tuple[Score, ...] = ()
+    kept_tokens: int | None = None
+    """How many of a prompt's last tokens were counted, where the request has it truncated."""
 
     @property
     def tokens(self) -> int:
@@ -75,6 +81,7 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
 
     Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
     request, tier, fleet = accepted.request, accepted.tier, services.registry.fleet
+    check_model(accepted, fleet)
     adapter = adapter_of(accepted, fleet)
     policy = tier_policy(tier, services.router_weights)
     is_scored = scores_all or adapter is not None or request.model == AUTO
@@ -93,19 +100,28 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
     if is_scored and isinstance(request, ChatCompletionRequest) and not looks_hard(route, policy):
         is_warm = await services.conversations.is_warm(tenant, request.messages)
         route = msgspec.structs.replace(route, is_warm=is_warm)
-    pools = _pools(route, policy, fleet)
+    own_field = own_field_of(request)
+    if own_field is not None:
+        # A provider outside would not know it.
+        route = msgspec.structs.replace(route, may_leave=False)
+    pools = reachable_pools(route, policy, fleet)
+    if own_field is not None:
+        check_own_members(pools, own_field)
+    check_features(pools, request)
     if pools[0].kind != "chat":
         raise InvalidRequest(f"{request.model!r} makes embeddings, not completions", param="model")
-    param = "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
+    param: Place = "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
     window = max([pool.context_window for pool in pools])
+    limit = output_limit(request)
+    num_output = tier.default_max_tokens if limit is None else limit
+    kept = kept_tokens(request, window=window, num_output=num_output)
     try:
-        counted = await _count(request, pools, services.bundles, limit=window)
+        counted = await count(request, pools, services.bundles, limit=window, kept=kept)
     except TextTooLong as error:
         raise _too_long(param, f"at least {error.least_tokens}", window) from None
-    limit = output_limit(request)
     if not counted.is_estimate:
         _check_prompt(counted.longest, window, tier, param=param, has_answer=limit != 0)
-    likely = counted.longest // _BYTES_PER_TOKEN if counted.is_estimate else counted.longest
+    likely = counted.longest // BYTES_PER_TOKEN if counted.is_estimate else counted.longest
     route = msgspec.structs.replace(
         route,
         # An upper bound must not refuse what the member's own tokenizer may take.
@@ -113,13 +129,14 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
         max_tokens=_default_max_tokens(tier, likely, pools) if limit is None else limit,
     )
     if route.prompt_tokens + route.max_tokens > min([pool.context_window for pool in pools]):
-        pools = _pools(route, policy, fleet)
+        pools = reachable_pools(route, policy, fleet)
     num_choices = (request.n or 1) * counted.num_prompts
     return Measured(
         route_request=route,
         is_scored=is_scored,
         prompt_tokens=counted.total,
         num_choices=num_choices,
+        kept_tokens=kept,
         policy=policy,
         pools=pools,
         adapter_name=adapter.name if adapter else None,
@@ -156,18 +173,18 @@ def dearest_nanousd(
 ) -> int:
     """The most that the request may cost, wherever it ends and however much of its prompt is cached."""
     adapter_id = str(adapter.id) if adapter else None
-    prices, tier = accepted.catalog.prices, accepted.tier.name
+    prices, tier, is_batch = accepted.catalog.prices, accepted.tier.name, accepted.batch_id is not None
     return max(
         [
-            prices.price_of(pool.model_id, adapter_id=adapter_id, tier=tier, now=accepted.received_at).most_nanousd(
-                prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
-            )
+            prices.price_of(
+                pool.model_id, adapter_id=adapter_id, tier=tier, is_batch=is_batch, now=accepted.received_at
+            ).most_nanousd(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
             for pool in pools
         ]
     )
 
 
-def _pools(route: RouteRequest, policy: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
+def reachable_pools(route: RouteRequest, policy: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
     try:
         return possible_pools(route, policy, fleet)
     except RouteError as error:
@@ -185,6 +202,15 @@ def tier_policy(tier: TierTerms, weights: Weights) -> TierPolicy:
         on_saturation=tier.on_saturation,
         best_effort=tier.is_best_effort,
     )
+
+
+def check_model(accepted: Accepted[Any], fleet: Fleet) -> None:
+    """Raises Forbidden unless the key may use the model, by whichever of its names it is allowed."""
+    if accepted.principal.allowed_models is None:
+        return
+    model = accepted.request.model
+    pool = fleet.pool_serving(model)
+    accepted.principal.require_model(model, *(() if pool is None else (pool.name, pool.model_id)))
 
 
 def adapter_of(
@@ -218,20 +244,21 @@ def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:
 def _complexity(request: GenerationRequest, weights: Weights) -> Complexity:
     """Of several prompts the hardest, since one pool answers them all; prompts of token ids have none."""
     if isinstance(request, ChatCompletionRequest):
-        return chat_complexity(request.messages, request.tools or (), weights=weights)
+        is_structured = asks_for_structure(request)
+        return chat_complexity(request.messages, request.tools or (), weights=weights, is_structured=is_structured)
     scored = [text_complexity(prompt, weights) for prompt in list_prompts(request) if isinstance(prompt, str)]
     return max(scored, key=lambda each: (each.needs_large, each.score), default=Complexity(0.0))
 
 
 def _structure(request: GenerationRequest) -> Complexity:
     if isinstance(request, ChatCompletionRequest):
-        return unscored(chat_prompt(request.messages, request.tools or ()))
+        return unscored(chat_prompt(request.messages, request.tools or (), is_structured=asks_for_structure(request)))
     found = [unscored(text_prompt(prompt)) for prompt in list_prompts(request) if isinstance(prompt, str)]
     return next((each for each in found if each.needs_large), Complexity(0.0))
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class Counted:
     """Tokens of the longest prompt, and of all; is_estimate: an upper bound."""
 
     num_prompts: int
@@ -240,7 +267,9 @@ class _Counted:
     is_estimate: bool
 
 
-async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int) -> _Counted:
+async def count(
+    request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int, kept: int | None
+) -> Counted:
     """Prompt tokens in the pool where they are most; where a pool's tokenizer is not known, a bound from above.
 
     That of a provider outside never is: there our own count stands until it reports its usage.
@@ -249,18 +278,18 @@ async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: B
     """
     of_pools = [bundles.bundle_of(pool.name) for pool in pools if pool.overflow_of is None]
     known = {id(bundle): bundle for bundle in of_pools if bundle is not None}
-    bounds = _upper_bounds(request)
+    bounds = upper_bounds(request)
     is_estimate = None in of_pools
     refusable = None if is_estimate else limit
     counts = [
-        await asyncio.to_thread(_count_with, bundle, request, refusable)
+        await asyncio.to_thread(_count_with, bundle, request, refusable, kept)
         if sum(bounds) > LONG_CHARS
-        else _count_with(bundle, request, refusable)
+        else _count_with(bundle, request, refusable, kept)
         for bundle in known.values()
     ]
     if is_estimate:
-        counts.append(bounds)
-    return _Counted(
+        counts.append(bounds if kept is None else [min(bound, kept) for bound in bounds])
+    return Counted(
         num_prompts=len(bounds),
         longest=max(map(max, counts)),
         total=max(map(sum, counts)),
@@ -268,44 +297,41 @@ async def _count(request: GenerationRequest, pools: tuple[Pool, ...], bundles: B
     )
 
 
-def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None) -> list[int]:
+def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None, kept: int | None) -> list[int]:
     """Of each prompt."""
-    if isinstance(request, ChatCompletionRequest):
-        tools = None if request.tool_choice == "none" else request.tools
-        return [len(bundle.encode_chat(request.messages, tools, limit=limit))]
-    return [
-        len(bundle.encode_text(prompt, limit=limit) if isinstance(prompt, str) else prompt)
-        for prompt in list_prompts(request)
-    ]
+    return [len(prompt) for prompt in encode_prompts(bundle, request, kept=kept, limit=limit)]
 
 
-def _upper_bounds(request: GenerationRequest) -> list[int]:
+def upper_bounds(request: GenerationRequest) -> list[int]:
     """Of each prompt. No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
     if not isinstance(request, ChatCompletionRequest):
         return [len(prompt.encode() if isinstance(prompt, str) else prompt) for prompt in list_prompts(request)]
     bound = len(msgspec.json.encode(request.tools)) if request.tools else 0
+    if request.chat_template_kwargs:
+        bound += len(msgspec.json.encode(request.chat_template_kwargs))
     for message in request.messages:
         bound += len(content_text(message.content).encode()) + _CHAT_OVERHEAD_TOKENS
     return [bound]
 
 
-def _check_prompt(longest: int, window: int, tier: TierTerms, *, param: str, has_answer: bool) -> None:
+def _check_prompt(longest: int, window: int, tier: TierTerms, *, param: Place, has_answer: bool) -> None:
     if longest + has_answer > window:
         raise _too_long(param, str(longest), window)
     if tier.context_tokens is not None and longest > tier.context_tokens:
-        raise InvalidRequest(
-            f"{param}: {longest} tokens, but the tier {tier.name} allows {tier.context_tokens}; shorten it",
-            param=param,
-            code="context_quota_exceeded",
-        )
+        raise beyond_quota(param, longest, tier)
 
 
-def _too_long(param: str, tokens: str, window: int) -> InvalidRequest:
+def beyond_quota(param: str, tokens: int, tier: TierTerms) -> InvalidRequest:
+    owner = tier.owner_of("context_tokens")
     return InvalidRequest(
-        f"{param}: {tokens} tokens, but the context window is {window}, and the answer needs room too; shorten it",
+        f"{param}: {tokens} tokens, but the limit of {owner} is {tier.context_tokens}; shorten it",
         param=param,
-        code="context_length_exceeded",
+        code="context_quota_exceeded",
     )
+
+
+def _too_long(param: Place, tokens: str, window: int) -> InvalidRequest:
+    return InvalidRequest(prompt_too_long(window, tokens, param), param=param, code=CONTEXT_LENGTH_EXCEEDED)
 
 
 def _default_max_tokens(tier: TierTerms, prompt_tokens: int, pools: tuple[Pool, ...]) -> int:

@@ -13,6 +13,7 @@ from gateway.http.errors import (
     UpstreamRefused,
 )
 from gateway.upstream.client import MemberFailed, MemberRefused
+from protocol.context_window import CONTEXT_LENGTH_EXCEEDED
 from protocol.errors import ErrorBody, encode_error
 from router import errors as route_errors
 
@@ -26,9 +27,7 @@ def as_gateway_error(error: route_errors.RouteError, model: str) -> GatewayError
         case route_errors.PoolNotAllowed():
             return Forbidden(str(error), param="model")
         case route_errors.DoesNotFit():
-            return InvalidRequest(
-                f"{error}; lower max_tokens or shorten the prompt", param="max_tokens", code="context_length_exceeded"
-            )
+            return InvalidRequest(str(error), param="max_tokens", code=CONTEXT_LENGTH_EXCEEDED)
         case route_errors.Saturated():
             return Saturated(str(error), retry_after_s=error.retry_after_s)
         case _:

@@ -23,7 +23,7 @@ from router.hedge import late_after_ms, spare
 from router.in_flight import Trip
 from router.policy import Decision
 
-_HEADERS = {
+STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -166,15 +166,16 @@ class Relay:
                 await self._pass_on(passed_on, call)
             self._check(call)
         self._note_figures(stream)
+        await self._exchange.keep()
         await self._accounts.close("ok")
         if not self._exchange.is_started:
-            await self._exchange.start(200, _HEADERS)
+            await self._exchange.start(200, STREAM_HEADERS)
         await self._exchange.finish(DONE_EVENT)
 
     async def _pass_on(self, passed_on: bytes, call: Call) -> None:
         exchange, record = self._exchange, self._record
         if not exchange.is_started:
-            await exchange.start(200, _HEADERS)
+            await exchange.start(200, STREAM_HEADERS)
         record.is_delivered = record.is_delivered or call.stream.has_content
         await exchange.send(passed_on)
 
@@ -242,6 +243,7 @@ async def pass_whole(
 
 
 async def deliver(body: bytes, exchange: Exchange, record: UsageRecord, accounts: Accounts) -> None:
+    await exchange.keep(body)
     record.is_delivered = True
     await accounts.close("ok")
     await exchange.answer(200, {"content-type": "application/json"}, body)

@@ -11,10 +11,11 @@ from gateway.domain.principal import Principal
 from gateway.http.errors import InvalidRequest, ModelNotFound, Unavailable
 from gateway.inference.exchange import Exchange
 from gateway.services import PrincipalDep, Services, ServicesDep
-from protocol.checks import decode_body
+from protocol.checks import check_template_fields, decode_body
 from protocol.requests import DetokenizeRequest, TokenizeRequest
 from router.fleet import AUTO, SMALL, Pool
 from text.bundle import Bundle
+from text.prompts import render_messages
 
 router = APIRouter(prefix="/v1", tags=["tokens"])
 
@@ -32,7 +33,15 @@ async def tokenize(request: Request, principal: PrincipalDep, services: Services
     asked = decode_body(await _read(request, services), _TOKENIZE)
     pool, bundle = _pool_and_bundle(services, principal, asked.model)
     token_ids = await asyncio.to_thread(_encode, bundle, asked)
-    return _json({"count": len(token_ids), "max_model_len": pool.context_window, "tokens": token_ids})
+    strings = bundle.tokenizer.tokens(token_ids) if asked.return_token_strs else None
+    return _json(
+        {
+            "count": len(token_ids),
+            "max_model_len": pool.context_window,
+            "tokens": token_ids,
+            "token_strs": strings,
+        }
+    )
 
 
 @router.post("/detokenize", response_class=Response, responses=_JSON)
@@ -40,8 +49,9 @@ async def detokenize(request: Request, principal: PrincipalDep, services: Servic
     principal.require("inference")
     asked = decode_body(await _read(request, services), _DETOKENIZE)
     _, bundle = _pool_and_bundle(services, principal, asked.model)
-    if any(token_id >= bundle.tokenizer.vocab_size for token_id in asked.tokens):
-        raise InvalidRequest(f"tokens must be below {bundle.tokenizer.vocab_size}", param="tokens")
+    unknown = bundle.tokenizer.find_unknown(asked.tokens)
+    if unknown is not None:
+        raise InvalidRequest(f"tokens: token id {unknown} is outside the vocabulary", param="tokens")
     return _json({"prompt": await asyncio.to_thread(bundle.tokenizer.decode, asked.tokens)})
 
 
@@ -59,6 +69,7 @@ def _pool_and_bundle(services: Services, principal: Principal, model: str | None
     fleet = services.registry.fleet
     name = SMALL if model in (None, AUTO) else str(model)
     pool = fleet.pool_serving(name)
+    principal.require_model(str(model or name), *(() if pool is None else (pool.name, pool.model_id)))
     if pool is None:
         adapter = services.catalog.current.adapter_of(principal.tenant_id, name)
         bases = adapter.variants if adapter else {}
@@ -76,10 +87,11 @@ def _encode(bundle: Bundle, asked: TokenizeRequest) -> list[int]:
         raise InvalidRequest("send either prompt or messages", param="prompt")
     if asked.prompt is not None:
         _check_length(asked.prompt, "prompt")
-        return bundle.encode_text(asked.prompt, add_special_tokens=asked.add_special_tokens)
-    rendered = bundle.render_chat(asked.messages or [], asked.tools, add_generation_prompt=asked.add_generation_prompt)
+        return bundle.encode_text(asked.prompt, add_special_tokens=asked.add_special_tokens is not False)
+    check_template_fields(asked)
+    rendered = render_messages(bundle, asked)
     _check_length(rendered, "messages")
-    return bundle.encode_rendered(rendered)
+    return bundle.encode_rendered(rendered, add_special_tokens=bool(asked.add_special_tokens))
 
 
 def _check_length(text: str, param: str) -> None:

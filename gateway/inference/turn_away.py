@@ -23,7 +23,8 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
         if b"origin" in headers:
             return None
         principal = services.keyring.known(headers.get(b"authorization", b""))
-        tier = services.catalog.current.tiers.get(principal.tier) if principal is not None else None
+        current = services.catalog.current
+        tier = None if principal is None else current.tenant_tier(principal.tenant_text, principal.tier)
         if tier is None:
             return None
         try:

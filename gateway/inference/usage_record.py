@@ -207,6 +207,7 @@ class UsageRecord:
             tenant_id=accepted.principal.tenant_text,
             key_id=accepted.principal.key_text,
             user_id=accepted.request.user,
+            session_id=accepted.session_id,
             model_version=self.model_version,
             pool=self.pool,
             requested_model=accepted.request.model,
@@ -226,7 +227,7 @@ class UsageRecord:
             price_version=self._price.version,
             cost_nanousd=self.cost_nanousd(),
             timestamp=accepted.received_at,
-            endpoint=accepted.path,
+            endpoint=accepted.endpoint or accepted.path,
             error_code=self._error_code,
             error_message=self._error_message,
             num_attempts=len(self._tried),
@@ -240,6 +241,7 @@ class UsageRecord:
             ),
             decision=self._decision or self._describe_decision(),
             price_lines=self.price_lines(),
+            batch_id=accepted.batch_id,
         )
 
     def elapsed_ms(self) -> float:
@@ -259,5 +261,9 @@ class UsageRecord:
         # The price at arrival holds for the whole request.
         accepted = self.accepted
         return accepted.catalog.prices.price_of(
-            self.model_id, adapter_id=self.adapter_id, tier=accepted.tier.name, now=accepted.received_at
+            self.model_id,
+            adapter_id=self.adapter_id,
+            tier=accepted.tier.name,
+            is_batch=accepted.batch_id is not None,
+            now=accepted.received_at,
         )

@@ -1,5 +1,6 @@
 """Validate: from a body to a request that keeps its schema, and with it who asks, and when."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -10,13 +11,17 @@ from gateway.domain.catalog import Catalog, TierTerms
 from gateway.domain.principal import Principal
 from gateway.http.errors import InvalidRequest
 from gateway.inference.exchange import Exchange
+from gateway.inference.server_tools.request import check_chat
 from protocol.checks import check_request, decode_body
-from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from protocol.legacy import modern
+from protocol.requests import CompletionRequest, GenerationRequest, PlatformChatRequest
 
-_CHAT = msgspec.json.Decoder(ChatCompletionRequest)
+_CHAT = msgspec.json.Decoder(PlatformChatRequest)
 _TEXT = msgspec.json.Decoder(CompletionRequest)
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
 MAX_CLIENT_ID_CHARS = 128
+SESSION_HEADER = b"x-session-id"
+_SESSION_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 
 RequestT_co = TypeVar("RequestT_co", covariant=True)
 
@@ -26,6 +31,7 @@ class Accepted(Generic[RequestT_co]):
     request_id: str
     client_request_id: str | None
     path: str
+    """What a member is asked."""
     principal: Principal
     tier: TierTerms
     catalog: Catalog
@@ -37,19 +43,50 @@ class Accepted(Generic[RequestT_co]):
     received_monotonic_s: float
     authenticate_ms: float
     """From the arrival until the key was known."""
+    session_id: str | None = None
+    endpoint: str | None = None
+    """What the client asked, where that is not `path`."""
+    batch_id: str | None = None
+    """The batch that it is a line of."""
+    is_repeatable: bool = False
+    """Sent under an idempotency key."""
 
 
 AcceptedGeneration = Accepted[GenerationRequest]
 
 
 def validate(exchange: Exchange, body: bytes) -> GenerationRequest:
-    """Raises ProtocolError or InvalidRequest, naming the field."""
-    if b"x-session-id" in exchange.headers:
-        raise InvalidRequest("sessions are not supported yet; send the whole conversation", param="X-Session-Id")
-    is_chat = exchange.path == CHAT_PATH
-    request: GenerationRequest = decode_body(body, _CHAT) if is_chat else decode_body(body, _TEXT)
-    check_request(request)
-    return request
+    """Raises ProtocolError or InvalidRequest, naming the field. A session's chat is checked when it is whole."""
+    if exchange.path == CHAT_PATH:
+        chat = decode_body(body, _CHAT)
+        if SESSION_HEADER in exchange.headers:
+            return chat
+        check_chat(chat)
+        return modern(chat)
+    refuse_session(exchange)
+    text = decode_body(body, _TEXT)
+    check_request(text)
+    return text
+
+
+def session_id_of(exchange: Exchange) -> str | None:
+    """Raises InvalidRequest."""
+    value = exchange.headers.get(SESSION_HEADER)
+    return None if value is None else check_session_id(value.decode("latin-1"), param="X-Session-Id")
+
+
+def check_session_id(session_id: str, *, param: str) -> str:
+    if _SESSION_ID.fullmatch(session_id) is None:
+        raise InvalidRequest(
+            f"a session id has 1 to 128 letters, digits and - _ . : ~, this one {len(session_id)} characters",
+            param=param,
+        )
+    return session_id
+
+
+def refuse_session(exchange: Exchange) -> None:
+    if SESSION_HEADER in exchange.headers:
+        raise InvalidRequest("sessions are for chat completions; leave the header out", param="X-Session-Id")
 
 
 def client_request_id(exchange: Exchange) -> str | None:

@@ -53,6 +53,7 @@ class RequestTrace:
         self._tracing = tracing
         self._span = span
         self._context = set_span_in_context(span)
+        self._path = path
         self._operation = _OPERATIONS.get(path, path)
         self._began_ns = time.time_ns()
         self._call: Span | None = None
@@ -90,6 +91,30 @@ class RequestTrace:
         if failure is not None:
             _fail(call, failure)
         call.end()
+
+    def begin_round(self, number: int) -> "RequestTrace":
+        """Of a request that is carried out in several, from the second on; `end_round` it."""
+        span = self._tracing.start(f"round {number}", self._context, kind=SpanKind.INTERNAL)
+        return RequestTrace(self._tracing, span, self._path)
+
+    def end_round(self, failure: str | None) -> None:
+        if failure is not None:
+            _fail(self._span, failure)
+        self._span.end()
+
+    def begin_tool(self, name: str) -> Span:
+        """A call of a server tool; several may be under way. `end_tool` it."""
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "extension",
+        }
+        return self._tracing.start(f"execute_tool {name}", self._context, kind=SpanKind.CLIENT, attributes=attributes)
+
+    def end_tool(self, span: Span, status: str) -> None:
+        if status != "ok":
+            _fail(span, status)
+        span.end()
 
     def note_usage(self, event: UsageEvent) -> None:
         """What the request came to, and when its steps were over."""

@@ -127,6 +127,7 @@ def _member(config: MemberConfig, model: str, *, is_healthy: bool, load: LoadRep
         url=config.url,
         engine=config.engine,
         model_name=config.model or (load.model if load else model),
+        lacks=config.lacks,
         load=load,
         is_healthy=is_healthy,
     )

@@ -6,19 +6,20 @@ from urllib.parse import quote
 import msgspec
 
 from protocol.accounting import ACCOUNTING_HEADER
-from protocol.requests import ChatCompletionRequest, GenerationRequest
+from protocol.requests import AllowedToolsChoice, ChatCompletionRequest, GenerationRequest
+from protocol.tools import offer_of
 from router.fleet import Member
 
 # What OpenAI's API knows of our request types; foreign servers may refuse more.
 _OPENAI_FIELDS = (
     frozenset({"model", "messages", "prompt", "max_tokens", "stream", "stream_options", "n", "stop", "seed"})
     | {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
-    | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "echo"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "echo", "reasoning_effort"}
 )
 # Said by headers or by `max_tokens`, or of no concern to a worker; best_of can only be n, as in its absence.
 _DROPPED = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-    | {"max_completion_tokens", "best_of", "continue_from"}
+    {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+    | {"modalities", "verbosity", "prediction", "max_completion_tokens", "best_of", "continue_from", "server_tools"}
 )
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -33,11 +34,13 @@ def member_body(
     priority: int,
     cache_salt: str,
     continue_from: list[list[int]] | None = None,
+    kept_tokens: int | None = None,
 ) -> bytes:
     """`sent`: the client's body, of which `request` was read; its values pass through as they were written.
 
     `model` is the name at the member: its model's or an adapter's. A client's own priority and salt are dropped.
-    continue_from: of each answer the ids that it has already.
+    continue_from: of each answer the ids that it has already. kept_tokens: what was counted of a prompt that is to be
+    truncated.
     """
     is_own = member.engine == "tiergate"
     fields: dict[str, Any] = {
@@ -48,12 +51,19 @@ def member_body(
     fields["model"], fields["max_tokens"] = model, max_tokens
     if is_own:
         fields["priority"], fields["cache_salt"] = priority, cache_salt
+        if kept_tokens is not None:
+            fields["truncate_prompt_tokens"] = kept_tokens
         if continue_from is not None:
             fields["continue_from"] = continue_from
         return msgspec.json.encode(fields)
     if request.stream:
         # The only way to exact figures there; the relay takes the chunk out when the client did not ask for it.
         fields["stream_options"] = {"include_usage": True}
+    if isinstance(request, ChatCompletionRequest) and isinstance(request.tool_choice, AllowedToolsChoice):
+        # As a plain choice among fewer tools every server knows it.
+        offer = offer_of(request)
+        assert offer is not None
+        fields["tools"], fields["tool_choice"] = offer.tools, request.tool_choice.allowed_tools.mode
     if isinstance(request, ChatCompletionRequest) and b"null" in bytes(fields["messages"]):
         fields["messages"] = [_without_nulls(message) for message in msgspec.to_builtins(request.messages)]
     return msgspec.json.encode(fields)

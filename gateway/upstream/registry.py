@@ -15,6 +15,7 @@ from gateway.domain.prices.price_book import UNPRICED_VERSION
 from gateway.redis_client import AWAY
 from gateway.settings import GatewaySettings
 from gateway.upstream.configured_members import FixedMembers
+from gateway.upstream.drained import Drained
 from gateway.upstream.health import WELL, Health
 from gateway.upstream.retry_budget import RetryBudget
 from gateway.upstream.sightings import Sightings
@@ -48,6 +49,7 @@ class Registry:
         self._known: set[str] = set()
         self._traffic = Traffic()
         self._budgets: dict[str, RetryBudget] = {}
+        self.drained = Drained(redis)
         self.told_loads = ToldLoads()
         self.health = Health()
         self._overflow_pools = settings.overflow_pools
@@ -61,14 +63,16 @@ class Registry:
     async def refresh(self) -> None:
         """Read the registrations and draw the fleet anew; while Redis is away the last ones stand."""
         now = time.monotonic()
-        if self._sightings is not None:
-            try:
+        try:
+            async with asyncio.timeout(READ_DEADLINE_S):
+                await self.drained.read()
+            if self._sightings is not None:
                 async with asyncio.timeout(READ_DEADLINE_S):
                     sealed = await cast(Awaitable[dict[bytes, bytes]], self._redis.hgetall(WORKERS_KEY))
                 self._sightings.note(sealed, now, is_settled=now - self._failed_at > STALE_AFTER_S)
                 await self._remove_long_dead(self._sightings)
-            except AWAY as error:
-                self._keep(now, error)
+        except AWAY as error:
+            self._keep(now, error)
         self.redraw()
         for pool in self.fleet.pools.values():
             if self.health.judge_pool(pool.members, now):
@@ -84,6 +88,22 @@ class Registry:
         now = time.monotonic()
         members = self._traffic.attach(self._members(now), now)
         self.fleet = Fleet(pools=_draw(self._catalog, self._overflow_pools, members))
+
+    def find(self, worker_id: str) -> tuple[Pool, Member] | None:
+        """None where nobody has that id."""
+        pools = self.fleet.pools.values()
+        found = ((pool, member) for pool in pools for member in pool.members if member.worker_id == worker_id)
+        return next(found, None)
+
+    async def drain(self, member: Member, *, is_drained: bool) -> None:
+        """Keep new requests away from it, at every gateway within a heartbeat, or let them come again.
+
+        Raises one of `redis_client.AWAY`.
+        """
+        present = [each.url for pool in self.fleet.pools.values() for each in pool.members]
+        async with asyncio.timeout(READ_DEADLINE_S):
+            await self.drained.change(member.url, is_drained=is_drained, present=present)
+        self.redraw()
 
     def note_failure(self, worker_id: str, *, is_fatal: bool) -> None:
         """A request failed there: others may have to go elsewhere for a moment."""
@@ -134,6 +154,8 @@ class Registry:
         return [(pool, self._judged(self.told_loads.freshen(member), now)) for pool, member in found.values()]
 
     def _judged(self, member: Member, now: float) -> Member:
+        if self.drained.has(member.url):
+            member = msgspec.structs.replace(member, is_drained=True)
         verdict = self.health.verdict(member.worker_id, now, is_probed=member.engine == "tiergate")
         if verdict == WELL:
             return member

@@ -31,6 +31,7 @@ from tests.support.valkey import ValkeyProcess
 
 BINARIES = find_binaries()
 HEADER = f"Bearer {ADMIN_KEY}"
+OLD = uuid4()
 
 
 needs_postgres = pytest.mark.skipif(
@@ -65,6 +66,57 @@ async def test_the_admin_plane_works_on_postgresql(tmp_path: Path, valkey: Valke
         "tenant.create",
         "key.create",
     ]
+
+
+@needs_postgres
+async def test_keys_with_limits_come_and_go_on_postgresql(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    assert BINARIES is not None, "PostgreSQL is not installed"
+    with running_postgres(BINARIES) as url:
+        await asyncio.to_thread(migrate, url, "0014")
+        async with open_sessions(url) as sessions, sessions.begin() as session:
+            await session.execute(
+                text("INSERT INTO tenants (id, name, tier, created_at) VALUES (:id, 'old', 'pro', now())"), {"id": OLD}
+            )
+            await session.execute(
+                text(
+                    "INSERT INTO api_keys (id, tenant_id, name, prefix, secret_hash, scopes, created_at) "
+                    "VALUES (:id, :id, 'old', 'abcdefgh', '\\x00', '[\"inference\"]', now())"
+                ),
+                {"id": OLD},
+            )
+        await asyncio.to_thread(migrate, url)
+        await asyncio.to_thread(command.check, alembic_config(url))
+        async with open_sessions(url) as sessions:
+            _, admin = await make_admin_key(sessions, name="admin", pepper="pepper-of-the-tests", now=utc_now())
+        async with running_gateway(make_settings(tmp_path, valkey.url, database_url=url)) as gateway:
+            gateway.admin.headers["Authorization"] = f"Bearer {admin}"
+            limits = {"concurrency": 2}
+            tenant = await gateway.post("/tenants", {"name": "acme", "tier": "pro", "limits": limits})
+            await gateway.post("/users", {"tenant_id": tenant["id"], "user_id": "alice", "limits": limits})
+            later = (utc_now() + timedelta(days=1)).isoformat()
+            made = await gateway.post(
+                "/keys",
+                {
+                    "tenant_id": tenant["id"],
+                    "name": "k",
+                    "expires_at": later,
+                    "allowed_networks": ["127.0.0.0/8"],
+                    "limits": limits,
+                },
+            )
+            rotated = (await gateway.admin.post(f"/keys/{made['id']}/rotate", json={})).json()
+            for key in (made["key"], rotated["key"]):
+                async with gateway.client(key) as client:
+                    answer = (await client.get("/limits", params={"user": "alice"})).json()
+                scopes = {each["scope"].partition(":")[0] for each in answer["limits"]}
+                assert scopes == {"tenant", "key", "user"}
+            listed = {key["name"]: key for key in (await gateway.admin.get("/keys")).json()["data"]}
+            assert listed["old"]["scopes"] == ["inference", "usage"]
+        await asyncio.to_thread(command.downgrade, alembic_config(url), "0014")
+        async with open_sessions(url) as sessions, sessions() as session:
+            rows = (await session.execute(text("SELECT name, revoked_at IS NULL FROM api_keys ORDER BY name"))).all()
+        assert [tuple(row) for row in rows] == [("admin", True), ("k", False), ("old", True)]
+        await asyncio.to_thread(migrate, url)
 
 
 @needs_postgres

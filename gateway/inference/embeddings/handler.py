@@ -6,6 +6,7 @@ from gateway.inference.embeddings.measure import measure
 from gateway.inference.embeddings.relay import EmbeddingsRelay
 from gateway.inference.exchange import Exchange
 from gateway.inference.handler import Operation
+from gateway.inference.validate import refuse_session
 from protocol.checks import decode_body
 from protocol.embeddings import EmbeddingsRequest, inputs_of
 
@@ -14,7 +15,8 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def _validate(exchange: Exchange, body: bytes) -> EmbeddingsRequest:
-    """Raises ProtocolError, naming the field."""
+    """Raises ProtocolError or InvalidRequest, naming the field."""
+    refuse_session(exchange)
     request = decode_body(body, _DECODER)
     inputs_of(request)
     return request

@@ -4,10 +4,20 @@ import asyncio
 from collections.abc import Mapping
 
 from gateway.http.errors import InvalidRequest
-from gateway.inference.measure import LONG_CHARS, Measured, adapter_of, dearest_nanousd, tier_policy, variants_in
+from gateway.inference.measure import (
+    LONG_CHARS,
+    Measured,
+    adapter_of,
+    beyond_quota,
+    check_model,
+    dearest_nanousd,
+    tier_policy,
+    variants_in,
+)
 from gateway.inference.refusals import as_gateway_error
 from gateway.inference.validate import Accepted
 from gateway.services import Services
+from protocol.context_window import CONTEXT_LENGTH_EXCEEDED, prompt_too_long
 from protocol.embeddings import EmbeddingsRequest, inputs_of
 from router.errors import RouteError
 from router.fleet import AUTO
@@ -18,6 +28,7 @@ from text.bundle import Bundle, TextTooLong
 async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> Measured:
     """Raises the GatewayError for an unknown model, a pool not allowed or a text that does not fit."""
     model, tier, fleet = accepted.request.model, accepted.tier, services.registry.fleet
+    check_model(accepted, fleet)
     if model == AUTO:
         raise InvalidRequest("name a model: embeddings of different models cannot be compared", param="model")
     adapter = adapter_of(accepted, fleet)
@@ -39,11 +50,11 @@ async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> 
     try:
         counts = await _count(texts, bundle, limit=window)
     except TextTooLong as error:
-        raise _too_long(f"at least {error.least_tokens}", window, "context_length_exceeded") from None
+        raise _too_long(f"at least {error.least_tokens}", window) from None
     if bundle is not None and max(counts) > window:
-        raise _too_long(str(max(counts)), window, "context_length_exceeded")
+        raise _too_long(str(max(counts)), window)
     if tier.context_tokens is not None and max(counts) > tier.context_tokens:
-        raise _too_long(str(max(counts)), tier.context_tokens, "context_quota_exceeded")
+        raise beyond_quota("input", max(counts), tier)
     return Measured(
         # A bound must not refuse what the member's own tokenizer may take.
         route_request=_route(accepted, variants, prompt_tokens=0 if bundle is None else max(counts)),
@@ -84,5 +95,5 @@ def _count_with(bundle: Bundle, texts: list[str | list[int]], limit: int) -> lis
     return [len(bundle.encode_text(text, limit=limit) if isinstance(text, str) else text) for text in texts]
 
 
-def _too_long(num_tokens: str, limit: int, code: str) -> InvalidRequest:
-    return InvalidRequest(f"a text has {num_tokens} tokens, {limit} are allowed; shorten it", param="input", code=code)
+def _too_long(num_tokens: str, window: int) -> InvalidRequest:
+    return InvalidRequest(prompt_too_long(window, num_tokens, "input"), param="input", code=CONTEXT_LENGTH_EXCEEDED)

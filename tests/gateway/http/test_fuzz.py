@@ -17,7 +17,9 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from benchmarks.gateway.servers import ADMIN_KEY
+from gateway.metering.store import UsageStore
 from tests.support.abused_gateways import AbusedGateway, abused_gateway
+from tests.support.clickhouse import any_clickhouse, own_database
 
 TIMEOUT_S = 30.0
 TOO_LONG = (
@@ -26,15 +28,24 @@ TOO_LONG = (
     HealthCheck.data_too_large,
     HealthCheck.large_base_example,
 )
+HONEST = (b"the tokenizer of", b'"saturated"')
+"""503s: the upstream is a foreign one, which has no tokenizer; and this machine may be busy."""
 # By operation and mode: about 100 requests, and 1,000.
 BY_SCHEMA = [2, pytest.param(15, marks=pytest.mark.long)]
 RAW = [100, pytest.param(1000, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
-def fuzzed() -> Iterator[AbusedGateway]:
-    with abused_gateway() as running:
-        yield running
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedGateway]:
+    """With all that routes may need, so that they do not answer that it is missing."""
+    with (
+        any_clickhouse(tmp_path_factory.mktemp("clickhouse")) as server,
+        own_database(server) as url,
+        contextlib.closing(UsageStore(url)) as store,
+    ):
+        store.prepare()
+        with abused_gateway(TIERGATE_CLICKHOUSE_URL=url) as running:
+            yield running
 
 
 def bounded(num_examples: int) -> settings:
@@ -176,6 +187,6 @@ def exchange(port: int, sent: bytes) -> bytes:
 
 
 def check(status: int, body: bytes, asked: str) -> None:
-    assert status < 500 or status == 503, asked
+    assert status < 500 or (status == 503 and (not body or any(reason in body for reason in HONEST))), (asked, body)
     if status >= 400 and body:
         assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}, asked

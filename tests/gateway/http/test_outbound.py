@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import socket
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -194,3 +196,17 @@ async def test_what_a_tenant_is_told_of_a_failure_names_nothing_of_ours() -> Non
         port = closed.getsockname()[1]
     words = await refusal(Outbound(allowed_private=LOOPBACK), f"http://127.0.0.1:{port}/")
     assert words == "it cannot be connected to"
+
+
+async def test_names_are_not_looked_up_on_the_threads_of_others(port: int) -> None:
+    let_go = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, let_go.wait)
+    outbound = Outbound(allowed_private=(*LOOPBACK, ip_network("::1/128")))
+    try:
+        assert (await outbound.post(f"http://localhost:{port}/fine", b"{}", {})).status == 201
+    finally:
+        let_go.set()
+        await busy
+        await outbound.close()

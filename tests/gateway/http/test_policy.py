@@ -65,17 +65,22 @@ async def test_json_may_come_without_its_name(plain: Gateway) -> None:
 
 
 async def test_what_is_not_there_says_so_whatever_its_body(plain: Gateway) -> None:
-    for path in ("/v1/files", "/v1/nothing"):
+    for path in ("/v1/uploads", "/v1/nothing"):
         reply = await ask(plain, "POST", path, headers=BEARER, files={"file": b"x"})
         check_error(reply, 404)
 
 
 async def test_nothing_redirects_to_where_the_host_header_says(plain: Gateway) -> None:
-    for path in ("/health/", "/v1/models/", "/admin/v1/tenants/", "/dashboard/", "//evil.example/"):
+    for path in ("/health/", "/v1/models/", "/admin/v1/tenants/", "//evil.example/"):
         reply = await ask(plain, "GET", path, headers=BEARER | {"Host": "evil.example"})
         assert reply.status_code == 404 and "location" not in reply.headers
-    reply = await ask(plain, "GET", "/dashboard", headers={"Host": "evil.example"})
-    assert (reply.status_code, reply.headers["location"]) == (303, "/dashboard/login")
+    for path, login in (
+        ("/dashboard", "/dashboard/login"),
+        ("/dashboard/", "/dashboard/login?next=/dashboard/"),
+        ("/dashboard//evil.example", "/dashboard/login?next=/dashboard//evil.example"),
+    ):
+        reply = await ask(plain, "GET", path, headers={"Host": "evil.example"})
+        assert (reply.status_code, reply.headers["location"]) == (303, login)
 
 
 async def test_head_is_get_without_the_body(plain: Gateway) -> None:

@@ -21,7 +21,7 @@ from tests.support.valkey import ValkeyProcess
 from tests.support.workers import WorkerProcess
 
 NUM_STREAMS = 50
-NUM_TOKENS = 500
+NUM_TOKENS = 800
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,10 @@ class Heard:
     usage: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
 
+    @property
+    def is_under_way(self) -> bool:
+        return len(self.texts.get(0, "")) > 3 and not self.ends
+
 
 def bodies(**fields: Any) -> list[dict[str, Any]]:
     """Greedy streams, sampled ones with several answers, and whole answers; each with a prompt of its own."""
@@ -128,7 +132,7 @@ async def hear(client: httpx.AsyncClient, body: dict[str, Any], heard: Heard) ->
 
 
 async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = None, **fields: Any) -> list[Heard]:
-    """Every answer to `bodies(**fields)`; `disturb` is called when every stream has begun, and most have not ended."""
+    """Every answer to `bodies(**fields)`; `disturb` is called when more than half of them are under way at once."""
     found = [Heard() for _ in range(NUM_STREAMS)]
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {await gateway.make_key()}"}
@@ -140,8 +144,7 @@ async def hear_all(gateway: Gateway, *, disturb: Callable[[], None] | None = Non
             group.create_task(hear(client, body, heard))
         if disturb is not None:
             streams = [heard for body, heard in zip(bodies(), found, strict=True) if body.get("stream")]
-            await eventually(lambda: all(len(heard.texts.get(0, "")) > 3 for heard in streams))
-            assert sum(not heard.ends for heard in found) > NUM_STREAMS / 2
+            await eventually(lambda: sum(heard.is_under_way for heard in streams) > NUM_STREAMS / 2)
             disturb()
     return found
 

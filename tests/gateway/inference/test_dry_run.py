@@ -65,6 +65,19 @@ async def test_a_tiers_share_of_large_calls_sets_its_threshold_at_once(gateway: 
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "large_share")
 
 
+async def test_what_asks_for_a_schema_goes_large(gateway: Gateway, key: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    async with gateway.client(key) as client:
+        for fields, pool in (
+            ({"response_format": form}, "large"),
+            ({"response_format": {"type": "json_object"}}, "large"),
+            ({"guided_json": {}}, "large"),
+            ({"guided_choice": ["yes", "no"]}, "small"),
+            ({"response_format": {"type": "text"}}, "small"),
+        ):
+            assert (await client.post("/route", json=body(**fields))).json()["pool"] == pool, fields
+
+
 async def test_what_offers_tools_goes_large(gateway: Gateway, key: str) -> None:
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
     async with gateway.client(key) as client:

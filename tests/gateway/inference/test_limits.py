@@ -12,7 +12,7 @@ async def limit(gateway: Gateway, **limits: Any) -> str:
     none = dict.fromkeys(("requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day"))
     reply = await gateway.admin.patch("/tiers/free", json=none | limits)
     assert reply.status_code == 200, reply.text
-    return await gateway.make_key(tier="free")
+    return await gateway.make_key(tier="free", scopes=("inference", "usage"))
 
 
 async def test_the_request_over_the_limit_gets_429_with_what_to_do(gateway: Gateway) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.app import open_services
+from gateway.resources import open_services
 from gateway.settings import ConfigError
 from router.complexity import shipped_weights
 from router.weights import pack_weights

@@ -1,0 +1,1 @@
+"""Running batches: by the one gateway process that holds each, its results durable before they count."""

@@ -1,0 +1,44 @@
+"""Names that tenants give are looked up on threads of their own: a name server that does not answer holds its thread
+for many seconds, and on the loop's own threads prompts are tokenized."""
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+MAX_LOOKUPS = 64
+"""At once. What waits longer than its request may is given up."""
+
+
+class ApartResolver(AbstractResolver):
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_LOOKUPS, thread_name_prefix="outbound-names")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address[0],
+                port=address[1],
+                family=family,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for family, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        # A thread that waits for a name server is not waited for.
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Any]:
+    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [each for each in found if each[0] in (socket.AF_INET, socket.AF_INET6)]

@@ -1,0 +1,48 @@
+"""An answer as it is kept in Redis: compressed, and sealed under a key derived from the platform's pepper.
+
+Answers hold what users said, and those of the admin plane secrets that are shown once.
+"""
+
+import os
+import zlib
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+_NONCE_BYTES = 12
+_KEY_BYTES = 32
+_LEVEL = 1
+
+
+class KeptAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """headers: their lines without those that each answer has anew. body: as it was sent, a stream's events too."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+_DECODER = msgspec.msgpack.Decoder(KeptAnswer)
+
+
+class AnswerSeal:
+    def __init__(self, pepper: str) -> None:
+        key = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"tiergate kept answers").derive(pepper.encode())
+        self._cipher = AESGCM(key)
+
+    def seal(self, answer: KeptAnswer, *, name: str) -> bytes:
+        """name: under which it is kept, and nowhere else readable."""
+        nonce = os.urandom(_NONCE_BYTES)
+        packed = zlib.compress(msgspec.msgpack.encode(answer), _LEVEL)
+        return nonce + self._cipher.encrypt(nonce, packed, name.encode())
+
+    def open(self, sealed: bytes, *, name: str) -> KeptAnswer | None:
+        """None where it was sealed under another pepper."""
+        try:
+            packed = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+        except InvalidTag:
+            return None
+        return _DECODER.decode(zlib.decompress(packed))

@@ -1,0 +1,174 @@
+"""Which idempotency keys are claimed, and what was answered under them. Redis holds all of it.
+
+    claim     'c' fingerprint token    a request is under way; gone LEASE_S after its gateway's last word
+    answer    'a' fingerprint sealed   for KEPT_S
+    too large 't' fingerprint          answered and billed, but not kept, for KEPT_S
+
+The fingerprint is of the request, so that a key is not taken for another one.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gateway.http.errors import Conflict, InvalidRequest, Unavailable, Unprocessable
+from gateway.idempotency.kept import AnswerSeal, KeptAnswer
+from gateway.redis_client import AWAY
+from gateway.redis_client.pipeline import Pipeline
+from gateway.redis_client.resp import encode
+
+_log = logging.getLogger(__name__)
+
+HEADER = "Idempotency-Key"
+KEPT_S = 24 * 3600
+LEASE_S = 30
+RENEW_S = 5.0
+MAX_KEY_CHARS = 255
+"""Stripe's."""
+MAX_BODY_BYTES = 4 * 2**20
+MAX_SEALED_BYTES = 2**20
+"""Of an answer: what is larger is not kept."""
+_THREAD_BYTES = 64 * 1024
+"""More than this is compressed in a thread."""
+_FINGERPRINT_BYTES = 32
+_TOKEN_BYTES = 16
+
+# Each acts only on our own claim: a lease may have passed to another request.
+_IF_OURS = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end "
+_KEEP = _IF_OURS + "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) return 1"
+_RENEW = _IF_OURS + "return redis.call('EXPIRE', KEYS[1], ARGV[2])"
+_FREE = _IF_OURS + "return redis.call('DEL', KEYS[1])"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """This request is the first under its key."""
+
+    name: str
+    fingerprint: bytes
+    value: bytes
+
+
+def check_key(value: bytes) -> str:
+    """Raises InvalidRequest."""
+    key = value.decode("latin-1")
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not (key.isascii() and key.isprintable()):
+        raise InvalidRequest(f"{HEADER}: send 1 to {MAX_KEY_CHARS} printable ASCII characters", param=HEADER)
+    return key
+
+
+def fingerprint_of(parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+class AnswerStore:
+    """Run `renew_forever` beside the server."""
+
+    def __init__(self, redis: Pipeline, *, pepper: str, is_away: Callable[[], bool], lease_s: int = LEASE_S) -> None:
+        self._lease_s = lease_s
+        self._redis = redis
+        self._seal = AnswerSeal(pepper)
+        self._is_away = is_away
+        self._claims: set[Claim] = set()
+
+    async def claim(self, tenant: str, key: str, fingerprint: bytes) -> Claim | KeptAnswer:
+        """The right to be the first, or what the first was answered.
+
+        Raises Unavailable without Redis, Conflict while the first is under way or where its answer was not kept, and
+        Unprocessable for a key of another request.
+        """
+        name = f"tiergate:{{{tenant}}}:idempotency:{hashlib.sha256(key.encode()).hexdigest()}"
+        claim = Claim(name, fingerprint, b"c" + fingerprint + os.urandom(_TOKEN_BYTES))
+        found = await self._ask("SET", name, claim.value, "NX", "GET", "EX", self._lease_s)
+        if found is None:
+            self._claims.add(claim)
+            return claim
+        kind, seen, rest = found[:1], found[1 : 1 + _FINGERPRINT_BYTES], found[1 + _FINGERPRINT_BYTES :]
+        if seen != fingerprint:
+            raise Unprocessable(
+                f"{HEADER}: another request was sent with this key; a new request needs a new key",
+                param=HEADER,
+                code="idempotency_key_reused",
+            )
+        if kind == b"c":
+            raise KeyInUse
+        answer = None if kind == b"t" else self._seal.open(rest, name=name)
+        if answer is None:
+            raise Conflict(
+                "the first request with this key was answered and billed, but its answer is too large to be kept",
+                param=HEADER,
+                code="idempotency_answer_not_kept",
+            )
+        return answer
+
+    async def keep(self, claim: Claim, answer: KeptAnswer | None) -> None:
+        """Until it is in Redis; None: too large. Where Redis has gone meanwhile, the lease frees the key."""
+        self._claims.discard(claim)
+        value = b"t" + claim.fingerprint
+        if answer is not None:
+            is_long = len(answer.body) > _THREAD_BYTES
+            sealed = (
+                await asyncio.to_thread(self._seal.seal, answer, name=claim.name)
+                if is_long
+                else self._seal.seal(answer, name=claim.name)
+            )
+            if len(sealed) <= MAX_SEALED_BYTES:
+                value = b"a" + claim.fingerprint + sealed
+        try:
+            await self._redis.execute("EVAL", _KEEP, 1, claim.name, claim.value, value, KEPT_S)
+        except AWAY as error:
+            _log.warning("an answer under an idempotency key was not kept: %r", error)
+
+    def free_soon(self, claim: Claim) -> None:
+        """The request failed: its key may be used again. Does nothing once an answer is kept."""
+        if claim in self._claims:
+            self._claims.discard(claim)
+            self._send_soon("EVAL", _FREE, 1, claim.name, claim.value)
+
+    async def renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            for claim in self._claims:
+                self._send_soon("EVAL", _RENEW, 1, claim.name, claim.value, self._lease_s)
+
+    async def _ask(self, *parts: str | bytes | int) -> bytes | None:
+        if not self._is_away():
+            try:
+                found = await self._redis.execute(*parts)
+                assert found is None or isinstance(found, bytes)
+                return found
+            except AWAY:
+                pass
+        raise Unavailable(
+            f"{HEADER} cannot be honoured at the moment; send the request later, or without it",
+            retry_after_s=2,
+            code="idempotency_unavailable",
+        )
+
+    def _send_soon(self, *parts: str | bytes | int) -> None:
+        if self._is_away():
+            return
+        try:
+            call = self._redis.send(encode(*parts))
+        except AWAY:
+            return
+        # Nobody waits for it: what is lost ends with the lease.
+        call.future.add_done_callback(lambda over: over.cancelled() or over.exception())
+
+
+class KeyInUse(Conflict):
+    """Clients send the request again by themselves; by then there is an answer, or the key is free."""
+
+    code = "idempotency_key_in_use"
+
+    def __init__(self) -> None:
+        super().__init__("the first request with this key is still under way; wait for its answer", param=HEADER)
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": "1"}

@@ -1,0 +1,71 @@
+"""Fields that a server would drop in silence, so that the answer were another one: those that only our workers know,
+and those that its operator says it lacks."""
+
+from collections.abc import Iterable, Iterator
+
+from gateway.http.errors import InvalidRequest
+from protocol.answer_format import ABSENT
+from protocol.requests import ChatCompletionRequest, GenerationRequest
+from protocol.tools import offer_of
+from router.fleet import Pool
+
+_OWN_FIELDS = (
+    *("truncate_prompt_tokens", "add_special_tokens", "allowed_token_ids", "bad_words"),
+    *("skip_special_tokens", "include_stop_str_in_output", "return_token_ids", "return_tokens_as_token_ids"),
+    *("prompt_logprobs", "logprob_token_ids"),
+    *("chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
+    *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    "functions",
+)
+
+
+def own_field_of(request: GenerationRequest) -> str | None:
+    """The first such field that the request has."""
+    if isinstance(request, ChatCompletionRequest) and request.echo:
+        return "echo"
+    response_format = getattr(request, "response_format", None)
+    if response_format is not None and response_format.type == "structural_tag":
+        return "response_format"
+    return next((name for name in _OWN_FIELDS if getattr(request, name, None) not in (None, ABSENT)), None)
+
+
+def check_own_members(pools: Iterable[Pool], field: str) -> None:
+    """Raises InvalidRequest where the request may come to a server that does not know the field."""
+    for pool in pools:
+        if any(member.engine != "tiergate" for member in pool.members):
+            raise InvalidRequest(
+                f"the servers of {pool.model_id!r} do not know {field}; leave it out", param=field, code="unsupported"
+            )
+
+
+def check_features(pools: Iterable[Pool], request: GenerationRequest) -> None:
+    """Raises InvalidRequest where the request may come to a server that lacks what it asks for."""
+    for pool in pools:
+        if pool.lacks:
+            for feature, field in _features_of(request):
+                if feature in pool.lacks:
+                    named = field if feature == field else f"{feature} in {field}"
+                    raise InvalidRequest(
+                        f"the servers of {pool.model_id!r} do not support {named}", param=field, code="unsupported"
+                    )
+
+
+def _features_of(request: GenerationRequest) -> Iterator[tuple[str, str]]:
+    """Each with the field that asks for it."""
+    if request.logprobs is not None and request.logprobs is not False:
+        yield "logprobs", "logprobs"
+    if not isinstance(request, ChatCompletionRequest):
+        return
+    if request.reasoning_effort is not None:
+        yield "reasoning_effort", "reasoning_effort"
+    if request.response_format is not None:
+        yield request.response_format.type, "response_format"
+    offer = offer_of(request)
+    if offer is not None:
+        yield "tools", "tools"
+        if offer.must_call:
+            yield "tool_choice", "tool_choice"
+        if request.parallel_tool_calls is False:
+            yield "parallel_tool_calls", "parallel_tool_calls"
+        if any(tool.function.strict for tool in offer.tools):
+            yield "strict", "tools"

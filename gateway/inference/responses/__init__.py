@@ -1,0 +1,1 @@
+"""`/v1/responses`: a translation of chat completions, whose way the requests go."""

@@ -1,0 +1,1 @@
+"""Requests that name server tools: the same way several times, with the tools called between."""

@@ -1,0 +1,45 @@
+"""What a call of a tool is, and what becomes of it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gateway.domain.principal import Principal
+from gateway.domain.tools.models import ServerTool
+
+if TYPE_CHECKING:
+    from gateway.tracing.spans import RequestTrace
+
+CallStatus = (
+    Literal["ok", "bad_arguments", "busy", "no_credential", "http_error", "not_json", "cancelled"]
+    | Literal["refused", "redirect", "timeout", "too_large", "failed"]
+)
+"""The second line is `gateway.http.outbound.Reason`; http_error: it answered with no status of 200 to 299."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    tool: ServerTool
+    arguments: str
+    """As the model wrote them."""
+    principal: Principal
+    request_id: str
+    """Of the round in which the model asked."""
+    call_id: str
+    """Of our own making, so that it is safe in a header."""
+    trace: "RequestTrace | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    status: CallStatus
+    text: str
+    """For the model: the tool's JSON, or one that tells what went wrong."""
+    http_status: int | None = None
+    num_bytes: int = 0
+    """Of the tool's answer."""
+
+
+def failure(status: CallStatus, words: str, *, http_status: int | None = None) -> ToolResult:
+    return ToolResult(status, msgspec.json.encode({"error": words}).decode(), http_status)
