@@ -6,13 +6,28 @@ from typing import Annotated
 
 import typer
 
-from tiergate.admin import adapters, invoices, keys, models, prices, reconcile, tenants, tiers, usage
+from tiergate.admin import (
+    adapters,
+    audit,
+    invoices,
+    keys,
+    login,
+    models,
+    prices,
+    reconcile,
+    tenants,
+    tiers,
+    tools,
+    usage,
+    users,
+)
 from tiergate.commands import (
     admin_key,
     chat,
     clickhouse,
     consumer,
     dead_letters,
+    doctor,
     gateway,
     migrate,
     producer,
@@ -28,7 +43,6 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="tiergate",
         help="Self-hosted, multi-tenant LLM API platform.",
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
@@ -43,11 +57,26 @@ def make_app() -> typer.Typer:
     ):
         app.command(rich_help_panel="Run")(command)
     app.command(rich_help_panel="Run", name="admin-key")(admin_key.admin_key)
+    app.command(rich_help_panel="Run")(doctor.doctor)
     app.command(rich_help_panel="Use")(chat.chat)
     app.add_typer(usage.app, rich_help_panel="Use")
+    app.command(rich_help_panel="Administer a running platform")(login.login)
+    app.command(rich_help_panel="Administer a running platform")(login.logout)
+    app.command(rich_help_panel="Administer a running platform", name="profiles")(login.list_profiles)
     app.command(rich_help_panel="Administer a running platform")(reconcile.reconcile)
     app.add_typer(dead_letters.app, rich_help_panel="Run")
-    for group in (tenants.app, keys.app, tiers.app, models.app, adapters.app, prices.app, invoices.app):
+    for group in (
+        tenants.app,
+        users.app,
+        keys.app,
+        tiers.app,
+        models.app,
+        adapters.app,
+        prices.app,
+        invoices.app,
+        tools.app,
+        audit.app,
+    ):
         app.add_typer(group, rich_help_panel="Administer a running platform")
     app.add_typer(router.app, rich_help_panel="Use")
     return app

@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, tenant_id
+from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, row_id, tenant_id
 from tiergate.admin.output import show_row, show_rows
 from tiergate.failure import Failure
 
@@ -67,13 +67,13 @@ def create_adapter(
 
 @app.command("delete")
 def delete_adapter(
-    adapter_id: Annotated[str, typer.Argument(help="The adapter's id, as `tiergate adapter list` shows it.")],
+    adapter: Annotated[str, typer.Argument(help="The adapter's name or id, as `tiergate adapter list` shows it.")],
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
 ) -> None:
     """Delete an adapter. Workers forget it, unless they were started with it."""
     with connect(base_url, admin_key) as client:
-        client.delete(f"/adapters/{adapter_id}")
+        client.delete(f"/adapters/{row_id(client, '/adapters', adapter, noun='adapter')}")
 
 
 def _variant(text: str, adapter: str) -> tuple[str, str]:

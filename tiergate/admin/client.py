@@ -45,7 +45,7 @@ class AdminClient:
         self._http.close()
 
     def get(self, path: str, **query: Any) -> Json:
-        return self._call("GET", path, params={name: value for name, value in query.items() if value is not None})
+        return self._call("GET", path, params=_sent(query))
 
     def post(self, path: str, body: Json) -> Json:
         return self._call("POST", path, json=body)
@@ -58,6 +58,18 @@ class AdminClient:
 
     def download(self, path: str, **query: Any) -> bytes:
         return self._send("GET", path, params=query).content
+
+    def download_to(self, target: BinaryIO, path: str, **query: Any) -> None:
+        """As it comes, however long it is."""
+        try:
+            with self._http.stream("GET", path, params=_sent(query)) as response:
+                if response.is_error:
+                    response.read()
+                    raise ApiError(_error_text(response), response.status_code)
+                for chunk in response.iter_bytes():
+                    target.write(chunk)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._silent(error) from error
 
     def upload(self, method: str, path: str, fields: Mapping[str, str], files: Mapping[str, BinaryIO]) -> Json:
         """A form whose files are read while they are sent, in order."""
@@ -88,12 +100,17 @@ class AdminClient:
         try:
             response = self._http.request(method, path, **arguments)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Failure(
-                f"{self._http.base_url} does not answer: {error or type(error).__name__}", exit_code=1
-            ) from error
+            raise self._silent(error) from error
         if response.is_error:
             raise ApiError(_error_text(response), response.status_code)
         return response
+
+    def _silent(self, error: Exception) -> Failure:
+        return Failure(f"{self._http.base_url} does not answer: {str(error) or type(error).__name__}", exit_code=1)
+
+
+def _sent(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def _error_text(response: httpx.Response) -> str:

@@ -19,10 +19,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def connect(base_url: str, admin_key: str) -> "AdminClient":
-    if not admin_key:
-        raise Failure("give an admin key with --admin-key or TIERGATE_ADMIN_KEY")
+    """Without a key to the platform that one has logged in to. Raises Failure."""
     from tiergate.admin.client import AdminClient
+    from tiergate.admin.profiles import chosen_profile
 
+    if not admin_key:
+        profile = chosen_profile()
+        if profile is None:
+            raise Failure("give an admin key with --admin-key or TIERGATE_ADMIN_KEY, or `tiergate login` once")
+        # A key is for its own platform and is sent to no other.
+        if base_url not in (DEFAULT_BASE_URL, profile.base_url):
+            raise Failure(f"you are logged in to {profile.base_url}, not to {base_url}; give --admin-key for that one")
+        base_url, admin_key = profile.base_url, profile.admin_key
     return AdminClient(base_url, admin_key)
 
 
@@ -35,6 +43,26 @@ def tenant_id(client: "AdminClient", name_or_id: str) -> str:
             if tenant["name"] == name_or_id:
                 return str(tenant["id"])
     raise Failure(f"there is no tenant {name_or_id!r}")
+
+
+def row_id(client: "AdminClient", path: str, name_or_id: str, *, noun: str, tenant: str | None = None) -> str:
+    """The id of what is named in the list at `path`. tenant: only its own. Raises Failure for no such name, and for one
+    that several have."""
+    try:
+        return str(UUID(name_or_id))
+    except ValueError:
+        owner = tenant_id(client, tenant) if tenant else None
+    found = [
+        row
+        for row in client.rows(path, tenant_id=owner)
+        if name_or_id in (row["name"], row.get("prefix")) and not row.get("revoked_at")
+    ]
+    if len(found) == 1:
+        return str(found[0]["id"])
+    if not found:
+        raise Failure(f"there is no {noun} {name_or_id!r}")
+    ids = ", ".join(str(row["id"]) for row in found[:5])
+    raise Failure(f"{len(found)} have the name {name_or_id!r}: name one by its id ({ids})")
 
 
 def given(**fields: Any) -> Mapping[str, Any]:

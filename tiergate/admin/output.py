@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
+_MONEY = "_nanousd"
+"""Names of amounts in 1e-9 dollars, which people read as dollars; JSON has them as they are."""
 
 
 def show_rows(rows: Iterable[Row], columns: Sequence[str] | None = None, *, as_json: bool) -> None:
@@ -17,7 +19,8 @@ def show_rows(rows: Iterable[Row], columns: Sequence[str] | None = None, *, as_j
         _write("none")
     else:
         names = list(columns or found[0])
-        cells = [names, *([_cell(row.get(name)) for name in names] for row in found)]
+        heads = [name.removesuffix(_MONEY) for name in names]
+        cells = [heads, *([_cell(row.get(name), is_money=name.endswith(_MONEY)) for name in names] for row in found)]
         _write(_table(cells) if not sys.stdout.isatty() else _pretty(cells))
 
 
@@ -25,16 +28,26 @@ def show_row(row: Row, *, as_json: bool) -> None:
     if as_json:
         _write(json.dumps(row, indent=2, ensure_ascii=False))
     else:
-        width = max(map(len, row), default=0)
-        _write("\n".join(f"{name:<{width}}  {_cell(value)}" for name, value in row.items()))
+        shown = {name.removesuffix(_MONEY): _cell(value, is_money=name.endswith(_MONEY)) for name, value in row.items()}
+        width = max(map(len, shown), default=0)
+        _write("\n".join(f"{name:<{width}}  {cell}" for name, cell in shown.items()))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, *, is_money: bool = False) -> str:
     if value is None:
         return "-"
+    if is_money and isinstance(value, int):
+        return _dollars(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _dollars(nanousd: int) -> str:
+    """To the last digit that is there, and at least to the cent."""
+    whole, rest = divmod(abs(nanousd), 1_000_000_000)
+    digits = f"{rest:09}".rstrip("0").ljust(2, "0")
+    return f"{'-' if nanousd < 0 else ''}${whole:,}.{digits}"
 
 
 def _table(cells: list[list[str]]) -> str:

@@ -108,18 +108,18 @@ def list_discounts(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "
 
 @discounts.command("add")
 def add_discount(
-    tier: str,
     basis_points: Annotated[int, typer.Option(min=0, max=10_000, help="1500 are 15 %.")],
+    tier: Annotated[str | None, typer.Argument(help="Left out: of batches.")] = None,
     valid_from: ValidFrom = None,
     is_correction: IsCorrection = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add a new version of a tier's discount."""
+    """Add a new version of a tier's discount, or of that of batches."""
     with connect(base_url, admin_key) as client:
-        fields = given(valid_from=valid_from)
-        draft = {"tier": tier, "basis_points": basis_points, "is_correction": is_correction, **fields}
+        fields = given(valid_from=valid_from, tier=tier)
+        draft = {"basis_points": basis_points, "is_correction": is_correction, **fields}
         show_row(client.post("/prices/discounts", draft), as_json=as_json)
 
 

@@ -2,6 +2,7 @@ from typing import Annotated
 
 import typer
 
+from tiergate.admin.limits import LimitOption, assignments
 from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, given, tenant_id
 from tiergate.admin.output import show_row, show_rows
 
@@ -51,13 +52,21 @@ def change_tenant(
     local_only: Annotated[
         bool | None, typer.Option("--local-only/--may-leave", help="Never send its requests to a provider, or do.")
     ] = None,
+    limit: LimitOption = None,
+    user_limit: Annotated[
+        list[str] | None,
+        typer.Option("--user-limit", metavar="NAME=NUMBER", help="The same, of each of its end users."),
+    ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Rename a tenant, move it to another tier, suspend or resume it."""
+    """Rename a tenant, move it to another tier, suspend or resume it, give it limits in place of its tier's."""
     with connect(base_url, admin_key) as client:
-        fields = dict(given(name=name, tier=tier, is_suspended=suspend, is_local_only=local_only))
+        limits = given(
+            limits=assignments(limit) if limit else None, user_limits=assignments(user_limit) if user_limit else None
+        )
+        fields = {**given(name=name, tier=tier, is_suspended=suspend, is_local_only=local_only), **limits}
         show_row(client.patch(f"/tenants/{tenant_id(client, tenant)}", fields), as_json=as_json)
 
 

@@ -1,14 +1,13 @@
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect
+from tiergate.admin.limits import assignments
+from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, given
 from tiergate.admin.output import show_row, show_rows
-from tiergate.failure import Failure
 
 app = typer.Typer(name="tier", help="Tiers: limits and routing of their tenants.")
-_COLUMNS = ("name", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "priority")
+_COLUMNS = ("name", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "retired_at")
 
 
 @app.command("list")
@@ -39,14 +38,34 @@ def change_tier(
 ) -> None:
     """Change limits and routing, for example `tiergate tier change free requests_per_minute=30`."""
     with connect(base_url, admin_key) as client:
-        show_row(client.patch(f"/tiers/{name}", dict(map(_assignment, changes))), as_json=as_json)
+        show_row(client.patch(f"/tiers/{name}", assignments(changes)), as_json=as_json)
 
 
-def _assignment(text: str) -> tuple[str, Any]:
-    field, equals, value = text.partition("=")
-    if not equals:
-        raise Failure(f"{text!r}: write FIELD=VALUE")
-    try:
-        return field, json.loads(value)
-    except ValueError:
-        return field, value
+@app.command("create")
+def create_tier(
+    name: str,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="FIELD=VALUE...", help="In place of the copied or the default ones.")
+    ] = None,
+    copy_of: Annotated[str | None, typer.Option("--copy-of", help="Another tier, to start from.")] = None,
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make a tier, for example `tiergate tier create trial --copy-of free concurrency=1`."""
+    with connect(base_url, admin_key) as client:
+        draft = {**assignments(changes or []), **given(copy_of=copy_of), "name": name}
+        show_row(client.post("/tiers", draft), as_json=as_json)
+
+
+@app.command("retire")
+def retire_tier(
+    name: str,
+    restore: Annotated[bool, typer.Option("--restore", help="Take it back.")] = False,
+    base_url: BaseUrl = DEFAULT_BASE_URL,
+    admin_key: AdminKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let no new tenants have a tier; those that have it keep it."""
+    with connect(base_url, admin_key) as client:
+        show_row(client.patch(f"/tiers/{name}", {"is_retired": not restore}), as_json=as_json)

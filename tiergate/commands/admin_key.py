@@ -25,22 +25,11 @@ def admin_key(
     The key is shown this once. It needs TIERGATE_KEY_PEPPER and, without SQLite in the data directory,
     TIERGATE_DATABASE_URL; where `tiergate up` keeps its keys, it finds the pepper there.
     """
-    from tiergate.commands.settings import gateway_settings
+    from tiergate.commands.settings import settings_here
 
-    given = {"data_dir": data_dir, **_kept_by_up(data_dir)} if data_dir is not None else {}
-    settings = gateway_settings(config, **given)
+    settings = settings_here(config, data_dir)
     made = asyncio.run(_make(settings, _checked(name)))
     typer.echo(json.dumps(made, indent=2) if as_json else made["key"])
-
-
-def _kept_by_up(data_dir: Path) -> dict[str, str]:
-    """The pepper and, whatever the environment says, the database that belongs to it."""
-    from tiergate.up.secrets import KEYS_FILE, load_secrets
-
-    # `load_secrets` would make the file.
-    if not (data_dir / KEYS_FILE).is_file():
-        return {}
-    return {"key_pepper": load_secrets(data_dir).key_pepper, "database_url": ""}
 
 
 def _checked(name: str) -> str:
@@ -63,8 +52,8 @@ async def _make(settings: "GatewaySettings", name: str) -> dict[str, Any]:
 
     try:
         check_exists(settings.sql_url)
-        async with open_sessions(settings.sql_url) as sessions:
-            pepper = settings.key_pepper.get_secret_value()
+        pepper = settings.key_pepper.get_secret_value()
+        async with open_sessions(settings.sql_url, pepper=pepper) as sessions:
             key, secret = await make_admin_key(sessions, name=name, pepper=pepper, now=utc_now())
     except (SQLAlchemyError, OSError) as error:
         reason = str(error).splitlines()[0]

@@ -17,3 +17,19 @@ def gateway_settings(config: Path | None, **overrides: Any) -> "GatewaySettings"
         return load_settings(config, **overrides)
     except ConfigError as error:
         raise Failure(str(error)) from error
+
+
+def settings_here(config: Path | None, data_dir: Path | None) -> "GatewaySettings":
+    """Of the installation in `data_dir`, where one is given. Raises Failure naming the field."""
+    given = {"data_dir": data_dir, **_kept_by_up(data_dir)} if data_dir is not None else {}
+    return gateway_settings(config, **given)
+
+
+def _kept_by_up(data_dir: Path) -> dict[str, str]:
+    """The pepper and, whatever the environment says, the database that belongs to it."""
+    from tiergate.up.secrets import KEYS_FILE, load_secrets
+
+    # `load_secrets` would make the file.
+    if not (data_dir / KEYS_FILE).is_file():
+        return {}
+    return {"key_pepper": load_secrets(data_dir).key_pepper, "database_url": ""}

@@ -10,6 +10,9 @@ def worker(
     model: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face checkpoint.")] = None,
     port: Port = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a key.")] = None,
+    uds: Annotated[
+        Path | None, typer.Option(help="Unix socket to listen on instead of host and port, for this user alone.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The model id that clients see; default: the folder's name.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     pooling: Annotated[
@@ -31,6 +34,9 @@ def worker(
     ] = None,
     adapter_host_mb: Annotated[int | None, typer.Option(min=1, help="Memory for adapters that are in no slot.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
+    max_logprobs: Annotated[
+        int | None, typer.Option(min=-1, help="Most log-probabilities beside a token; -1: all of the vocabulary.")
+    ] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
     max_waiting: Annotated[int | None, typer.Option(min=0, help="How many more may wait.")] = None,
     enterprise_headroom: Annotated[
@@ -49,6 +55,14 @@ def worker(
     kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory of the KV cache.")] = None,
     public_prompts: Annotated[
         Path | None, typer.Option(help="Folder of system prompts (*.txt) whose cached blocks all tenants share.")
+    ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(help="How the model writes tool calls: auto (by its template), hermes, llama, pythonic, mistral."),
+    ] = None,
+    reasoning_parser: Annotated[
+        str | None,
+        typer.Option(help="How the model marks its thoughts: auto (by its template), none, think or mistral."),
     ] = None,
     allow_special_tokens: Annotated[
         bool | None,
@@ -82,6 +96,7 @@ def worker(
             model=model,
             port=port,
             host=host,
+            uds=uds,
             name=name,
             dtype=dtype,
             pooling=pooling,
@@ -93,6 +108,7 @@ def worker(
             adapter_slots=adapter_slots,
             adapter_host_mb=adapter_host_mb,
             max_model_len=max_model_len,
+            max_logprobs=max_logprobs,
             max_num_seqs=max_num_seqs,
             max_waiting=max_waiting,
             enterprise_headroom=enterprise_headroom,
@@ -104,6 +120,8 @@ def worker(
             ledger=ledger,
             public_prompts=public_prompts,
             register_url=register,
+            tool_parser=tool_parser,
+            reasoning_parser=reasoning_parser,
             allow_special_tokens=allow_special_tokens,
             url=url,
             api_key=api_key,

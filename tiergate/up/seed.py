@@ -79,7 +79,8 @@ def seed_tenants(client: AdminClient, kept: Secrets, *, base_url: str) -> Secret
         if kept_key and _is_accepted(kept_key, base_url):
             continue
         tenant_id = ids.get(name) or client.post("/tenants", {"name": name, "tier": tier})["id"]
-        keys[field] = client.post("/keys", {"tenant_id": tenant_id, "name": "up", "scopes": ["inference"]})["key"]
+        draft = {"tenant_id": tenant_id, "name": "up", "scopes": ["inference", "usage"]}
+        keys[field] = client.post("/keys", draft)["key"]
     return msgspec.structs.replace(kept, **keys)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.adapter_files import config_bytes, tensors, weights_bytes
+from tests.support.adapter_files import config_bytes, objects_below, tensors, weights_bytes
 from tests.support.cli import tiergate
 from tests.support.gateways import ADMIN_KEY, Gateway, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
@@ -60,6 +60,36 @@ async def test_a_folder_is_uploaded_replaced_and_shown(gateway: Gateway, folder:
     assert set(json.loads(second.stdout)["variants"]) == {"m-7b", "m-70b"}
     listed = await run(gateway, "list")
     assert "voice" in listed.stdout and "pending" in listed.stdout
+
+
+REFUSED: Any = [
+    ({"weights": b"PK\x03\x04" + bytes(100)}, (), "a zip archive"),
+    (
+        {"weights": weights_bytes({key: m * float("nan") for key, m in tensors().items()})},
+        (),
+        "not all numbers are finite",
+    ),
+    ({"weights": weights_bytes({key.replace("q_proj", "qkv"): m for key, m in tensors().items()})}, (), "adapt q_proj"),
+    ({"config": config_bytes(r=1000)}, (), "got 1000"),
+    ({}, ("--name", "a b"), "must not hold spaces"),
+    ({}, ("--tenant", "nobody"), "there is no tenant 'nobody'"),
+]
+
+
+async def test_each_reason_for_a_refusal_reaches_whoever_uploads_and_nothing_is_registered(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    runs = []
+    for number, (files, arguments, reason) in enumerate(REFUSED):
+        made = tmp_path / f"adapter-{number}"
+        made.mkdir()
+        (made / "adapter_config.json").write_bytes(files.get("config", config_bytes()))
+        (made / "adapter_model.safetensors").write_bytes(files.get("weights", weights_bytes(tensors())))
+        runs.append((await run(gateway, "upload", str(made), *arguments), reason))
+    for ended, reason in runs:
+        assert ended.returncode in (1, 2) and reason in ended.stderr.splitlines()[-1], ended.stderr
+    assert (await gateway.admin.get("/adapters")).json()["data"] == []
+    assert objects_below(gateway.services.settings.data_dir / "artifacts") == []
 
 
 async def test_what_cannot_be_uploaded_is_told_in_one_line(gateway: Gateway, folder: Path, tmp_path: Path) -> None:

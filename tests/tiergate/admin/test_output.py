@@ -26,3 +26,14 @@ def test_no_rows_are_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_row_is_shown_one_field_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_row({"id": "1", "suspended_at": None}, as_json=False)
     assert capsys.readouterr().out == "id            1\nsuspended_at  -\n"
+
+
+def test_money_is_shown_as_money_and_stays_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"model": "m", "cost_nanousd": cost} for cost in (0, 100, -1_230_000_000, 1_234_567_000_000_001)]
+    show_rows(rows, as_json=False)
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in shown] == ["cost", "$0.00", "$0.0000001", "-$1.23", "$1,234,567.000000001"]
+    show_row(rows[1], as_json=False)
+    assert capsys.readouterr().out == "model  m\ncost   $0.0000001\n"
+    show_row(rows[1], as_json=True)
+    assert json.loads(capsys.readouterr().out)["cost_nanousd"] == 100

@@ -1,0 +1,54 @@
+import sys
+from typing import Annotated
+
+import typer
+
+from tiergate.admin.options import DEFAULT_BASE_URL, AsJson
+from tiergate.admin.output import show_rows
+from tiergate.admin.profiles import DEFAULT, Profile, profiles_path, read_profiles, write_profiles
+from tiergate.failure import Failure
+
+ProfileName = Annotated[str, typer.Option("--profile", help="One name for each platform.")]
+
+
+def login(
+    profile: ProfileName = DEFAULT,
+    base_url: Annotated[str, typer.Option(help="The gateway's base URL.")] = DEFAULT_BASE_URL,
+) -> None:
+    """Keep a platform's address and an admin key, which is asked for, so that commands need neither.
+
+    From then on commands go there; `TIERGATE_PROFILE=NAME` chooses another one, and --admin-key does without."""
+    from tiergate.admin.client import AdminClient
+
+    # From a pipe or a terminal, never from the arguments, which everybody on the machine sees.
+    key = typer.prompt("Admin key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
+    key = key.strip()
+    if not key:
+        raise Failure("no key was given")
+    with AdminClient(base_url, key) as client:
+        client.get("/keys", limit=1)
+    profiles = read_profiles()
+    profiles.by_name[profile] = Profile(base_url, key)
+    profiles.current = profile
+    write_profiles(profiles)
+    sys.stdout.write(f"logged in to {base_url} as profile {profile}; kept in {profiles_path()}\n")
+
+
+def logout(profile: ProfileName = DEFAULT) -> None:
+    """Forget a profile. Its key goes on working: `tiergate key revoke` ends it."""
+    profiles = read_profiles()
+    if profiles.by_name.pop(profile, None) is None:
+        raise Failure(f"there is no profile {profile!r}")
+    if profiles.current == profile:
+        profiles.current = next(iter(profiles.by_name), DEFAULT)
+    write_profiles(profiles)
+
+
+def list_profiles(as_json: AsJson = False) -> None:
+    """List the platforms that `tiergate login` keeps."""
+    profiles = read_profiles()
+    rows = [
+        {"profile": name, "base_url": each.base_url, "is_current": name == profiles.current}
+        for name, each in profiles.by_name.items()
+    ]
+    show_rows(rows, as_json=as_json)
