@@ -10,7 +10,9 @@ from tests.support.platform import Platform, start_platform, stop
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One platform for all tests that only use it; those that break it start their own."""
-    running = start_platform(Path(tmp_path_factory.mktemp("platform")) / "data")
+    # Tools of the tests are at this machine.
+    env = {"TIERGATE_TOOL_HOSTS": "127.0.0.1", "TIERGATE_OUTBOUND_PRIVATE_NETWORKS": "127.0.0.0/8"}
+    running = start_platform(Path(tmp_path_factory.mktemp("platform")) / "data", env=env)
     yield running
     assert stop(running.process) == 0
 

@@ -77,7 +77,7 @@ def test_a_revoked_key_is_401(platform: Platform) -> None:
     wait_until(lambda: httpx.get(f"{platform.base_url}/models", headers=headers).status_code == 401, deadline_s=3)
 
 
-@pytest.mark.parametrize("path", ["/images/generations", "/responses", "/audio/speech", "/files"])
+@pytest.mark.parametrize("path", ["/images/generations", "/moderations", "/audio/speech", "/uploads"])
 def test_what_openai_has_and_we_do_not_is_refused_by_name(client: httpx.Client, path: str) -> None:
     reply = client.post(path, json={})
     assert reply.status_code == 404

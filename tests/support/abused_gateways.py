@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import httpx
 import psutil
@@ -43,10 +43,12 @@ class AbusedGateway:
 
 
 @contextmanager
-def abused_gateway() -> Iterator[AbusedGateway]:
+def abused_gateway(**variables: str) -> Iterator[AbusedGateway]:
     """Raises AssertionError at the end when its log holds a traceback."""
     every = assign_cores().every
-    with open_stage(Cores(every, every, every), ["foreign"]) as stage, stage.gateway("abused") as (gateway, targets):
+    with open_stage(Cores(every, every, every), ["foreign"]) as opened, ExitStack() as stack:
+        stage = replace(opened, site=replace(opened.site, extra=variables))
+        gateway, targets = stack.enter_context(stage.gateway("abused"))
         process = psutil.Process(gateway.pid)
         # What the first requests allocate for good is no growth.
         asyncio.run(ask_some(targets["foreign"]))

@@ -1,7 +1,9 @@
 """A headless Chromium, driven through its debugging protocol."""
 
 import asyncio
+import base64
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,8 @@ _FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     *("--remote-debugging-port=0", "about:blank"),
 ]
+
+_KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " "), "p": (80, "p")}
 
 
 class Tab:
@@ -37,7 +41,8 @@ class Tab:
                 return dict(message["result"])
 
     async def evaluate(self, expression: str) -> Any:
-        result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Its value, of a promise what it promised."""
+        result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -50,16 +55,52 @@ class Tab:
     async def click(self, selector: str) -> None:
         """Click what leads to another page, and wait for it."""
         before = len(self._loaded)
-        await self.evaluate(f"document.querySelector({selector!r}).click()")
+        await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+        await self._arrive(before)
+
+    async def press(self, key: str, *, leads_on: bool = False) -> None:
+        """A key of the keyboard by its name, such as Tab or Enter; leads_on: to another page, which is waited for."""
+        before, (code, text) = len(self._loaded), _KEYS[key]
+        common = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+        if leads_on:
+            await self._arrive(before)
+
+    async def fill(self, selector: str, text: str) -> None:
+        """Put the text into a field in place of what stands there, as a keyboard does."""
+        await self.evaluate(f"(at => {{ at.focus(); at.select(); }})(document.querySelector({json.dumps(selector)}))")
+        await self.call("Input.insertText", text=text)
+
+    async def log_in(self, origin: str, key: str, path: str = "/dashboard") -> None:
+        await self.go(f"{origin}{path}")
+        await self.type(key)
+        await self.click("button")
+
+    async def resize(self, width: int) -> None:
+        """390 is a phone's."""
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+        await self.call("Emulation.setDeviceMetricsOverride", **metrics)
+
+    async def until(self, expression: str) -> None:
+        """Poll the page until it holds."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not await self.evaluate(expression):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def picture(self) -> bytes:
+        """Of the whole page, as PNG."""
+        made = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(made["data"])
+
+    async def _arrive(self, before: int) -> None:
         while not (others := [loader for loader in self._loaded[before:] if loader != self._loader]):
             await self._next()
         self._loader = others[-1]
 
     async def type(self, text: str) -> None:
         """Into what has the focus. A field with `autofocus` gets it after the page's load event, at the first frame."""
-        async with asyncio.timeout(DEADLINE_S):
-            while await self.evaluate("document.activeElement === document.body"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await self.until("document.activeElement !== document.body")
         await self.call("Input.insertText", text=text)
 
     async def _next(self) -> dict[str, Any]:
@@ -68,6 +109,10 @@ class Tab:
         match message.get("method"):
             case "Log.entryAdded":
                 self.complaints.append(str(message["params"]["entry"]["text"]))
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(message["params"]["exceptionDetails"]["text"]))
+            case "Runtime.consoleAPICalled" if message["params"]["type"] == "error":
+                self.complaints.append(str(message["params"]["args"]))
             case "Page.lifecycleEvent" if message["params"]["name"] == "load":
                 self._loaded.append(message["params"]["loaderId"])
         return message
@@ -93,6 +138,7 @@ async def open_tab(chromium: str, profile: Path) -> AsyncIterator[Tab]:
                 await tab.call("Page.enable")
                 await tab.call("Page.setLifecycleEventsEnabled", enabled=True)
                 await tab.call("Log.enable")
+                await tab.call("Runtime.enable")
                 yield tab
     finally:
         process.kill()

@@ -9,6 +9,7 @@ import torch
 from worker.engine.blocks import BlockPool, blocks_needed
 from worker.engine.request import EngineRequest
 from worker.engine.runner import Runner
+from worker.engine.sampler import Sampler
 from worker.engine.sequence import Chunk, Sequence
 from worker.lora.adapter import read_adapter
 from worker.lora.pages import AdapterPages
@@ -29,6 +30,7 @@ class TinyRunner:
         adapters: dict[str, Path] | None = None,
         max_model_len: int | None = None,
         is_layer_by_layer: bool = False,
+        is_deterministic: bool = False,
     ) -> None:
         config = read_config(checkpoint)
         torch_dtype = target_dtype(dtype, config, checkpoint)
@@ -38,10 +40,16 @@ class TinyRunner:
         for name, path in (adapters or {}).items():
             self._lora.add(name, read(path), path)
         self._lora.fill()
-        model = load_llama(checkpoint, config, torch_dtype, pages=pages.layers)
+        model = load_llama(checkpoint, config, torch_dtype, pages=pages.layers, is_deterministic=is_deterministic)
         if is_layer_by_layer:
             model.stack = None
-        self._runner = Runner(model, self._lora, num_blocks=97, max_model_len=max_model_len or config.max_positions)
+        self._runner = Runner(
+            model,
+            self._lora,
+            Sampler(config.vocab_size, ()),
+            num_blocks=97,
+            max_model_len=max_model_len or config.max_positions,
+        )
         self._pool = BlockPool(97)
         block_ids = self._pool.allocate(97)
         random.Random(0).shuffle(block_ids)

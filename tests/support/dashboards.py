@@ -109,7 +109,7 @@ async def _seed(database_url: str) -> list[Tenant]:
         for name, tier in (("acme", "enterprise"), ("hobby <b>", "free")):
             tenant = await create_tenant(sessions, admin, name=name, tier=tier, now=now)
             key, secret = await create_key(
-                sessions, admin, tenant_id=tenant.id, name="test", scopes=["inference"], pepper=PEPPER, now=now
+                sessions, admin, tenant_id=tenant.id, name="test", scopes=["inference", "usage"], pepper=PEPPER, now=now
             )
             adapter = {"name": f"voice-of-{tier}", "variants": {MODEL: "voice"}}
             made = await create_adapter(sessions, admin, tenant_id=tenant.id, **adapter, now=now)

@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from gateway.domain.catalog import TierTerms
+from gateway.domain.limits import LimitScope
 from gateway.limits.ledger import Ledger, LedgerAway, Used
 from gateway.limits.limiter import Limiter
 from gateway.limits.limiter import open_limiter as open_bare_limiter
-from gateway.limits.reservation import Admission, Scope
+from gateway.limits.reservation import Admission
 from gateway.main import end_tasks
 
 NOW = datetime(2026, 3, 14, 15, 9, 26, tzinfo=UTC)
@@ -49,6 +50,6 @@ async def open_limiter(
 
 
 def admission(
-    tenant_id: UUID, tier: TierTerms, *inner_scopes: Scope, tokens: int = 1, cost_nanousd: int = 0
+    tenant_id: UUID, tier: TierTerms, *inner_scopes: LimitScope, tokens: int = 1, cost_nanousd: int = 0
 ) -> Admission:
     return Admission(str(uuid4()), tenant_id, tier, tokens, cost_nanousd, NOW, inner_scopes)

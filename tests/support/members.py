@@ -14,7 +14,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving_member(
-    handler: Handler, *, worker_id: str = "w", num_waiting: int = 0, adapters: tuple[str, ...] = ()
+    handler: Handler,
+    *,
+    worker_id: str = "w",
+    num_waiting: int = 0,
+    adapters: tuple[str, ...] = (),
+    max_model_len: int = 512,
 ) -> AsyncIterator[str]:
     """The URL of a server that reports a load and answers completions with `handler`."""
     report = LoadReport(
@@ -27,7 +32,7 @@ async def serving_member(
         num_waiting=num_waiting,
         max_num_seqs=8,
         max_waiting=64,
-        max_model_len=512,
+        max_model_len=max_model_len,
         num_blocks=8,
         num_free_blocks=8,
         block_size=16,

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,10 @@ class Platform:
                     return rows
 
 
-def start_platform(data_dir: Path, *arguments: str) -> Platform:
-    """Start `tiergate up` and wait until it is ready; raises with the log's end if it does not become so."""
+def start_platform(data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Platform:
+    """Start `tiergate up` and wait until it is ready; raises with the log's end if it does not become so.
+
+    env: settings on top of none."""
     ready_path, log_path = data_dir.with_suffix(".ready.json"), data_dir.with_suffix(".log")
     ready_path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(free_port())]
@@ -73,7 +75,7 @@ def start_platform(data_dir: Path, *arguments: str) -> Platform:
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
-            env=clean_environment(),
+            env={**clean_environment(), **(env or {})},
         )
     try:
         wait_until(lambda: ready_path.exists() or process.poll() is not None, deadline_s=START_DEADLINE_S)

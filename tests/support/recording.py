@@ -35,6 +35,8 @@ class RecordingRunner:
     offset: float = 0.0
     logprobs: defaultdict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
 
+    launch = Runner.launch
+
     def run(self, chunks: list[Chunk]) -> StepOutputs:
         outputs = self.runner.run(chunks)
         logits = outputs.logits.clone()

@@ -1,6 +1,7 @@
 """A worker that serves over a real socket, in a thread with an event loop of its own."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from worker.main import bind
+from worker.main import listen
 from worker.server.replica import Replica
 from worker.server.replica_loading import load_replica
 from worker.server.serving import serve
@@ -25,6 +26,7 @@ class RunningWorker:
     replica: Replica
     api_key: str | None
     stop: "threading.Event"
+    uds: Path | None = None
 
     @property
     def base_url(self) -> str:
@@ -32,7 +34,7 @@ class RunningWorker:
 
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return httpx.Client(base_url=self.origin, headers=headers, timeout=DEADLINE_S)
+        return httpx.Client(base_url=self.origin, headers=headers, timeout=DEADLINE_S, transport=_transport(self.uds))
 
     def load(self) -> dict[str, Any]:
         with self.client() as client:
@@ -44,9 +46,18 @@ def running_worker(model: Path, **options: Any) -> Iterator[RunningWorker]:
     """Yields once it has proven ready; afterwards asserts that it ended cleanly with every block free."""
     options = {"name": "tiny", "num_threads": 1, "drain_grace_s": 5.0} | options
     settings = WorkerSettings(model=model, port=0, **options)
-    listener = bind(settings.host, settings.port)
+    with listen(settings) as listener:
+        yield from _run(settings, listener)
+
+
+def _transport(uds: Path | None) -> httpx.HTTPTransport:
+    # The socket is bound already, so that the first call waits in the backlog or is refused for a moment only.
+    return httpx.HTTPTransport(retries=10, uds=None if uds is None else str(uds))
+
+
+def _run(settings: WorkerSettings, listener: socket.socket) -> Iterator[RunningWorker]:
     replica = load_replica(settings)
-    origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    origin = "http://worker" if settings.uds else f"http://127.0.0.1:{listener.getsockname()[1]}"
     stop, ended = threading.Event(), threading.Event()
 
     async def main() -> None:
@@ -59,11 +70,9 @@ def running_worker(model: Path, **options: Any) -> Iterator[RunningWorker]:
     thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
     thread.start()
     try:
-        # The socket is bound already, so that the first call waits in the backlog or is refused for a moment only.
-        transport = httpx.HTTPTransport(retries=10)
-        with httpx.Client(transport=transport, timeout=DEADLINE_S) as client:
+        with httpx.Client(transport=_transport(settings.uds), timeout=DEADLINE_S) as client:
             client.get(f"{origin}/ready").raise_for_status()
-        yield RunningWorker(origin, replica, settings.api_key, stop)
+        yield RunningWorker(origin, replica, settings.api_key, stop, settings.uds)
     finally:
         stop.set()
         thread.join(DEADLINE_S)

@@ -1,6 +1,7 @@
 """A real checkpoint that always says the same: each token's only likely successor is the next one of a script."""
 
 import itertools
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -12,15 +13,18 @@ from tests.support.checkpoints import make_tiny_checkpoint
 _HIDDEN = 512
 
 
-def make_scripted_checkpoint(folder: Path, script: list[str]) -> Path:
+def make_scripted_checkpoint(folder: Path, script: list[str], *, special: Collection[str] = ()) -> Path:
     """After the prompt of a chat comes `script`, then the end of the turn.
 
     Each string becomes one token, unless it is unknown text that the byte-level tokenizer splits; no token twice.
+    special: those that are control tokens.
     """
     make_tiny_checkpoint(folder, hidden_size=_HIDDEN, num_layers=1, tie_word_embeddings=False, vocab_size=_HIDDEN)
     path = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(path)
-    tokenizer.add_tokens([AddedToken(part, special=False, normalized=False) for part in script if len(part) > 1])
+    tokenizer.add_tokens(
+        [AddedToken(part, special=part in special, normalized=False) for part in script if len(part) > 1]
+    )
     tokenizer.save(path)
     _write_weights(folder, _chain(tokenizer, script))
     return folder

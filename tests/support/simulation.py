@@ -52,7 +52,7 @@ class Simulation:
         chunks = self.scheduler.schedule(now=0.0, max_prefill=max_prefill)
         self._check(chunks)
         done = [chunk.sequence for chunk in chunks if chunk.is_last]
-        self.scheduler.advance(chunks)
+        self.scheduler.advance(self.scheduler.launch(chunks))
         for sequence in done:
             sequence.token_ids.append(len(sequence.token_ids))
             if sequence.num_output == sequence.request.sampling.max_tokens:

@@ -1,0 +1,51 @@
+"""axe-core over a page of the console, in the browser."""
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+from pathlib import Path
+
+from tests.support.browser import Tab
+from tests.support.clients import npm_install
+
+VERSION = "4.14.1"
+_FOLDER = Path(__file__).parents[2] / ".cache" / f"axe-core-{VERSION}"
+
+
+def axe_source() -> str:
+    """Fetched once for this checkout. Without npm or its registry the test is skipped, and in CI it fails."""
+    script = _FOLDER / "node_modules" / "axe-core" / "axe.min.js"
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with (_FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not script.exists():
+            (_FOLDER / "package.json").write_text(json.dumps({"private": True, "dependencies": {"axe-core": VERSION}}))
+            npm_install(_FOLDER)
+    return script.read_text()
+
+
+async def assert_accessible(tab: Tab) -> None:
+    """axe's default rules find nothing on the page that `tab` shows."""
+    await tab.evaluate(f"{axe_source()};0")
+    found = await tab.evaluate("axe.run().then(found => JSON.stringify(found.violations))")
+    where = await tab.evaluate("location.pathname")
+    wrong = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in json.loads(found)]
+    assert wrong == [], f"{where}: {wrong}"
+
+
+async def assert_well_shown(tab: Tab) -> None:
+    """On a desk and on a phone, light and dark: axe finds nothing, nothing sticks out, and there is one heading.
+
+    TIERGATE_TEST_PICTURES is a folder for what it looked like."""
+    path = await tab.evaluate("location.pathname")
+    for scheme, width in (("light", 1280), ("dark", 390)):
+        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        await tab.resize(width)
+        if folder := os.environ.get("TIERGATE_TEST_PICTURES"):
+            name = re.sub(r"[^a-z]+", "-", re.sub(r"[0-9a-f-]{36}", "one", path).strip("/"))
+            await asyncio.to_thread((Path(folder) / f"{name}-{width}.png").write_bytes, await tab.picture())
+        assert await tab.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+        assert await tab.evaluate("document.querySelectorAll('h1').length") == 1, path
+        await assert_accessible(tab)

@@ -1,0 +1,29 @@
+"""Other people's clients, installed for a test into a folder of its own."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+
+def install(command: Sequence[str | Path], folder: Path, *, deadline_s: float = 170) -> None:
+    """Without the program or the registry the test is skipped, and in CI it fails."""
+    if shutil.which(command[0]) is None:
+        _cannot(f"{command[0]} is not installed")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=deadline_s)
+    if done.returncode:
+        _cannot(f"could not install the client: {done.stderr[-300:]}")
+
+
+def npm_install(folder: Path) -> None:
+    """What `folder`'s package.json names."""
+    install(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], folder)
+
+
+def _cannot(reason: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
