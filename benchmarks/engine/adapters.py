@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 29
 
 async def compare_adapters(command: str, folder: Path, *, num_adapters: int, names: list[str], runs: int) -> None:
     """All three in turn at each workload, as often as `runs` says after a round that warms up."""
-    adapters = {f"a{i}": _make_adapter(folder, i) for i in range(num_adapters)}
+    adapters = {f"a{i}": make_adapter(folder, i) for i in range(num_adapters)}
     num_bytes = sum((path / "adapter_model.safetensors").stat().st_size for path in adapters.values())
     read_s = num_bytes / _bandwidth()
     print(f"{num_adapters} adapters, {num_bytes / 1e6:.1f} MB: read from memory in {read_s * 1e3:.2f} ms at best")
@@ -82,7 +82,7 @@ def _bandwidth() -> float:
     return _READ_BYTES / min(times)
 
 
-def _make_adapter(folder: Path, index: int) -> Path:
+def make_adapter(folder: Path, index: int) -> Path:
     """A PEFT folder beside the model's; made at the first call."""
     path = folder.with_name(f"{folder.name}-adapter-{index}")
     if path.exists():

@@ -1,12 +1,13 @@
 """python -m benchmarks.gpu [--minutes N] [--out DIR] [--stand-in]
 
-Versions, the machine's own limits, each kernel's numbers twice (bits that move are a race), and where these are right,
-its time as a part of the limits. The table is rewritten after each row. --stand-in: tiny shapes on the tests' stand-in,
-and no times, to see that this program works.
+Versions and the machine's own limits; then each kernel's numbers twice (bits that move are a race), graph against eager
+and compute-sanitizer; then times: each kernel as a part of the limits, decode steps as a part of the roofline, what
+adapters add, the server's tokens a second. The table is rewritten after each row. A failed check stops that kernel's
+timing, not the run. --stand-in: tiny shapes on the tests' stand-in, and no times, to see that this program works.
 """
 
 import argparse
-import json
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import machine
-from benchmarks.gpu.cases import LLAMA_8B, TINY, Case, cases
+from benchmarks.gpu import machine, sanitizer, served, steps
+from benchmarks.gpu.cases import LLAMA_8B, TINY, Case, Shapes, cases
+from benchmarks.gpu.report import Report, Row, failure
 from kernels import gpu
 
 _TOLERANCE = 2e-2
@@ -26,12 +28,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--out", type=Path, default=Path("gpu-report"))
     parser.add_argument("--stand-in", action="store_true")
+    parser.add_argument("--small-cases", action="store_true", help="only the small cases' numbers, and no table")
     options = parser.parse_args()
     if not options.stand_in and not torch.cuda.is_available():
         parser.error("torch finds no GPU; --stand-in runs without one")
-    options.out.mkdir(parents=True, exist_ok=True)
     with _device(options.stand_in):
-        _run(options.out, is_stand_in=options.stand_in, stop_at=time.monotonic() + 60 * options.minutes)
+        if options.small_cases:
+            sys.exit(_check_small("cpu" if options.stand_in else "cuda"))
+        report = Report(options.out, machine.versions(), has_times=not options.stand_in)
+        _run(report, is_stand_in=options.stand_in, stop_at=time.monotonic() + 60 * options.minutes)
 
 
 def _device(is_stand_in: bool) -> Any:
@@ -43,57 +48,76 @@ def _device(is_stand_in: bool) -> Any:
     return on_hopper()
 
 
-def _run(out: Path, *, is_stand_in: bool, stop_at: float) -> None:
-    report: dict[str, Any] = {"versions": machine.versions(), "limits": {}, "rows": []}
+def _run(report: Report, *, is_stand_in: bool, stop_at: float) -> None:
+    device, shapes = ("cpu", TINY) if is_stand_in else ("cuda", LLAMA_8B)
+
+    def has_time() -> bool:
+        return time.monotonic() < stop_at
+
     if not is_stand_in:
-        report["limits"] = {
+        report.limits = {
             "copy_bytes_per_s": machine.copy_bytes_per_s(),
             "products_per_s": machine.products_per_s(),
         }
-    _write(out, report)
-    for case in cases(TINY, "cpu") if is_stand_in else cases(LLAMA_8B, "cuda"):
-        if time.monotonic() > stop_at:
-            report["rows"].append({"name": case.name, "verdict": "no time left"})
-        else:
-            report["rows"].append(_measure(case, report["limits"]))
-        print(report["rows"][-1], flush=True)
-        _write(out, report)
+        report.write()
+    for case in cases(shapes, device):
+        report.put(_check(case) if has_time() else {"name": case.name, "verdict": "no time left"})
+    steps.check_graphs(report, device=device, new_graph=_new_graph(is_stand_in))
+    sanitizer.check(report, is_stand_in=is_stand_in)
+    _time_cases(report, shapes, device, stop_at)
+    steps.measure_steps(report, device=device, is_timed=not is_stand_in, has_time=has_time)
+    steps.measure_lora(report, device=device, is_timed=not is_stand_in, has_time=has_time)
+    if has_time():
+        served.measure(report, is_stand_in=is_stand_in)
 
 
-def _measure(case: Case, limits: dict[str, float]) -> dict[str, Any]:
-    """Numbers, then times; a failed check stops this case alone."""
-    row: dict[str, Any] = {"name": case.name}
+def _new_graph(is_stand_in: bool) -> Any:
+    if is_stand_in:
+        from tests.kernels.pretend_graph import PretendGraph
+
+        return PretendGraph
+    from worker.engine.graphs import CudaGraph
+
+    return CudaGraph
+
+
+def _check(case: Case) -> Row:
+    """Its numbers, twice."""
+    row: Row = {"name": case.name}
     try:
         first, second, truth = case.run().clone(), case.run(), case.truth().float()
         row["error"] = float((first.float() - truth).norm() / truth.norm())
         if not torch.equal(first, second):
             return row | {"verdict": "its bits move: a race"}
-        if not row["error"] <= _TOLERANCE:
-            return row | {"verdict": "wrong"}
-        if not limits:
-            return row | {"verdict": "right"}
-        row["seconds"] = machine.seconds(case.run)
-        row["of_copy"] = case.num_bytes / row["seconds"] / limits["copy_bytes_per_s"]
-        row["of_products"] = case.num_products / row["seconds"] / limits["products_per_s"]
     except Exception as error:
-        return row | {"verdict": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-    return row | {"verdict": "right"}
+        return row | {"verdict": failure(error)}
+    return row | {"verdict": "right" if row["error"] <= _TOLERANCE else "wrong"}
 
 
-def _write(out: Path, report: dict[str, Any]) -> None:
-    (out / "report.json").write_text(json.dumps(report, indent=1))
-    lines = [
-        "| case | verdict | error | microseconds | of copy | of products |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in report["rows"]:
-        figures = (f"{row[name] * scale:.3g}" if name in row else "" for name, scale in _COLUMNS)
-        lines.append(f"| {row['name']} | {row['verdict']} | {' | '.join(figures)} |")
-    versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
-    (out / "report.md").write_text(f"{versions}\n\n" + "\n".join(lines) + "\n")
+def _time_cases(report: Report, shapes: Shapes, device: str, stop_at: float) -> None:
+    for case in cases(shapes, device):
+        if time.monotonic() > stop_at:
+            return
+        if not report.is_right(case.name):
+            continue
+        row: Row = {"name": case.name}
+        try:
+            row["seconds"] = machine.seconds(case.run)
+            row["of_copy"] = case.num_bytes / row["seconds"] / report.limits["copy_bytes_per_s"]
+            row["of_products"] = case.num_products / row["seconds"] / report.limits["products_per_s"]
+            if case.peer is not None:
+                row["of_peer"] = machine.seconds(case.peer) / row["seconds"]
+        except Exception as error:
+            row["verdict"] = failure(error)
+        report.put(row)
 
 
-_COLUMNS = (("error", 1), ("seconds", 1e6), ("of_copy", 1), ("of_products", 1))
+def _check_small(device: str) -> int:
+    """The exit code."""
+    rows = [_check(case) for case in cases(TINY, device)]
+    print(rows)
+    return 0 if all(row["verdict"] == "right" for row in rows) else 1
+
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 import platform
 import statistics
+import time
 from collections.abc import Callable
 
 import torch
@@ -23,7 +24,11 @@ def versions() -> dict[str, str]:
 
 
 def seconds(run: Callable[[], object], *, repeats: int = 20) -> float:
-    """The median time on the GPU, with a cold cache."""
+    """The median time on the GPU, with a cold cache; without a GPU that of one run."""
+    if not torch.cuda.is_available():
+        begun = time.perf_counter()
+        run()
+        return time.perf_counter() - begun
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     run()
     times = []

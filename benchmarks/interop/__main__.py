@@ -1,4 +1,4 @@
-"""Whether pools served by other engines take part in routing, limits and metering.
+"""Whether pools served by other engines take part in routing, limits and metering, and in tools and structured output.
 
 python -m benchmarks.interop [--engines llama vllm]
 
@@ -25,6 +25,7 @@ from benchmarks.gateway.admin import Admin
 from benchmarks.gateway.machine import assign_cores
 from benchmarks.gateway.report import Gate, Report, Row
 from benchmarks.gateway.servers import Gateway, Site, Upstreams, running_valkey
+from benchmarks.interop.calls import Asking, check_calls
 from benchmarks.interop.engines import (
     ENGINE_KEY,
     LLAMA_CPP,
@@ -119,7 +120,7 @@ def _measure(report: Report, installed: Sequence[tuple[Engine, str]], stack: Exi
         name: stack.enter_context(serving(engine, ROOT / "demo" / "models" / name, within_s=START_WITHIN_S))
         for name, engine in pools.items()
     }
-    (folder / "tiergate.toml").write_text("".join(_pool(name, url) for name, (url, _) in served.items()))
+    (folder / "tiergate.toml").write_text("".join(_pool(name, pools[name], url) for name, (url, _) in served.items()))
     with _gateway(folder) as gateway:
         admin = Admin(gateway.origin)
         for name in pools:
@@ -140,8 +141,11 @@ def _row(name: str, share: float | None, details: dict[str, object]) -> Row:
     return Row(benchmark=f"interop.{name}", unit="of its checks hold", value=share, gate=gate, details=details)
 
 
-def _pool(name: str, url: str) -> str:
-    member = f'{{ url = "{url}", engine = "openai", model = "{MODEL_THERE}", api_key_env = "INTEROP_KEY" }}'
+def _pool(name: str, engine: Engine, url: str) -> str:
+    lacks = json.dumps(sorted(engine.lacks))
+    member = (
+        f'{{ url = "{url}", engine = "openai", model = "{MODEL_THERE}", api_key_env = "INTEROP_KEY", lacks = {lacks} }}'
+    )
     tokenizer = ROOT / "demo" / "models" / name
     return (
         f'[pools.{name}]\nmodel = "demo-{name}"\ncontext_window = 1024\ntokenizer = "{tokenizer}"\n'
@@ -191,6 +195,9 @@ def _check_pool(gateway: Gateway, admin: Admin, pool: str, engine: Engine) -> Ch
         workers = admin.call("GET", "/workers", {})["data"]
         loads = [each["load"] for each in workers if each["pool"] == pool]
         checks.check(f"{pool}: its load is read", all(loads) and loads, workers)
+    calling = Asking(f"{gateway.origin}/v1", admin.make_key(f"tenant-{pool}-calls", tier="enterprise"), pool)
+    for name, holds, seen in check_calls(calling, engine.lacks):
+        checks.check(f"{pool}: {name}", holds, seen)
     limited = _client(gateway, admin, f"{pool}-limited", tier="free")
     admin.set_limits("free", {"requests_per_minute": 2, "allowed_pools": [pool]})
     statuses = [limited.ask(pool).status_code for _ in range(3)]

@@ -28,7 +28,7 @@ class NotInstalled(Exception):
 class Engine:
     """requirements: what pip is given, step by step; has_own_torch: then all else that the package asks for.
 
-    shows_load: its `/metrics` tell how many requests wait.
+    shows_load: its `/metrics` tell how many requests wait. lacks: of OpenAI's API, as a pool's member lists it.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Engine:
     requirements: Sequence[Sequence[str]]
     has_own_torch: bool = False
     shows_load: bool = False
+    lacks: frozenset[str] = frozenset()
 
     @property
     def python(self) -> Path:
@@ -68,6 +69,12 @@ class Engine:
                 "--max-model-len",
                 "1024",
                 "--enforce-eager",
+                "--enable-auto-tool-choice",
+                "--tool-call-parser",
+                "hermes",
+                # The demo models, as small ones do, write little but blanks where these are allowed.
+                "--structured-outputs-config",
+                '{"backend": "xgrammar", "disable_any_whitespace": true}',
             ]
             serve = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--dtype", "float32"]
             return [str(self.python), *serve, *options, "--host", "127.0.0.1", "--port", str(port)]
@@ -84,7 +91,13 @@ class Engine:
         return subprocess.run([self.python, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
-LLAMA_CPP = Engine("llama", "llama-cpp-python", [["llama-cpp-python[server]", "gguf"]])
+# It answers 500 to a response_format of json_schema, and never reads a call from a model's text.
+LLAMA_CPP = Engine(
+    "llama",
+    "llama-cpp-python",
+    [["llama-cpp-python[server]", "gguf"]],
+    lacks=frozenset({"tools", "json_schema"}),
+)
 # It asks for versions of torch that only PyTorch's own index has (`+cpu`); PyPI's of the same numbers do as well.
 VLLM = Engine(
     "vllm",

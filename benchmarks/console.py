@@ -1,0 +1,155 @@
+"""How long the console's pages take over many events and tenants, and what its first view weighs.
+
+    python -m benchmarks.console --events 10000000 --tenants 2000 --active 200 [--folder FOLDER]
+
+A real gateway over the events of benchmarks/usage_events.py, its tenants, keys, prices and an invoice, looked at by an
+administrator of the platform: from the overview along every link, at most a few pages of a kind. Gates: p95 of the
+overview < 200 ms, of every other page < 500 ms, from the request until its last byte; page, style and scripts of the
+first view < 200 KB.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urljoin
+from uuid import UUID
+
+import httpx
+
+from benchmarks.usage_events import MAKING_DEADLINE_S, make_events, tenant_id_of
+from gateway.clock import utc_now
+from gateway.domain.tenants.models import Tenant
+from gateway.metering.rollups.keeper import RollupKeeper
+from gateway.metering.schema import connect_migrated
+from tests.support.clickhouse import running_clickhouse
+from tests.support.crawling import HOME, Links, by_query, crawl
+from tests.support.gateways import Gateway, make_settings, running_gateway
+from tests.support.valkey import ValkeyProcess
+
+OVERVIEW_P95_MS, OTHER_P95_MS, FIRST_VIEW_KB = 200.0, 500.0, 200.0
+_PER_KIND = 3
+"""Pages of a kind that are followed."""
+
+
+@dataclass
+class Kind:
+    """Of pages: a path without ids, and the names of what is asked of it."""
+
+    urls: list[str]
+    times_ms: list[float] = field(default_factory=list)
+
+    @property
+    def p95_ms(self) -> float:
+        return round(sorted(self.times_ms)[int(0.95 * (len(self.times_ms) - 1))], 1)
+
+
+async def time_pages(http: httpx.AsyncClient, kinds: dict[str, Kind], rounds: int) -> None:
+    for _ in range(rounds):
+        for kind in kinds.values():
+            for url in kind.urls:
+                began_s = time.perf_counter()
+                (await http.get(url)).raise_for_status()
+                kind.times_ms.append((time.perf_counter() - began_s) * 1000)
+
+
+async def weigh(http: httpx.AsyncClient) -> float:
+    """Kilobytes of the overview, its styles and scripts, as they are sent."""
+    reply = await http.get(HOME)
+    replies = [reply, *[await http.get(urljoin(str(reply.url), part)) for part in Links(reply.text).parts]]
+    return round(sum(each.num_bytes_downloaded for each in replies) / 1000, 1)
+
+
+async def seed(gateway: Gateway, num_tenants: int) -> str:
+    """The key of an administrator who may also ask models."""
+    now = utc_now()
+    tiers = ("free", "pro", "enterprise")
+    async with gateway.services.sessions.begin() as session:
+        session.add_all(
+            Tenant(id=UUID(tenant_id_of(i)), name=f"tenant-{i:04}", tier=tiers[i % 3], created_at=now)
+            for i in range(num_tenants)
+        )
+    for model_id, pool in (("model-0", "small"), ("model-3", "large")):
+        await gateway.post("/models", {"id": model_id, "pool": pool, "context_window": 8192})
+        await gateway.post("/prices", {"model_id": model_id, "prompt_nanousd": 100, "completion_nanousd": 400})
+    for i in (0, num_tenants // 2):
+        for name in ("app", "reader"):
+            await gateway.post("/keys", {"tenant_id": tenant_id_of(i), "name": name, "scopes": ["inference"]})
+    platform = next(each for each in (await gateway.admin.get("/keys")).json()["data"] if each["name"] == "bootstrap")
+    scopes = ["platform-admin", "inference"]
+    made = await gateway.post("/keys", {"tenant_id": platform["tenant_id"], "name": "operator", "scopes": scopes})
+    return str(made["key"])
+
+
+async def measure(url: str, folder: Path, redis_url: str, num_tenants: int, rounds: int) -> dict[str, object]:
+    async with running_gateway(make_settings(folder, redis_url, clickhouse_url=url)) as gateway:
+        key = await seed(gateway, num_tenants)
+        async with httpx.AsyncClient(base_url=gateway.origin, timeout=60) as http:
+            reply = await http.post(f"{HOME}/login", data={"key": key})
+            assert reply.status_code == 303, reply.text
+            found = await crawl(http, by_query, per_kind=_PER_KIND)
+            kinds = {name: Kind(urls) for name, urls in found.pages.items()}
+            await time_pages(http, kinds, rounds)
+            weight_kb = await weigh(http)
+    p95 = {name: kind.p95_ms for name, kind in kinds.items()}
+    for name, kind in sorted(kinds.items(), key=lambda each: -each[1].p95_ms):
+        print(f"{kind.p95_ms:8.1f} ms  {name}  ({kind.urls[0]})", file=sys.stderr)
+    is_overview = {name: name.split("?")[0] == HOME for name in p95}
+    overview_ms = max(p95[name] for name in p95 if is_overview[name])
+    other_ms = max(p95[name] for name in p95 if not is_overview[name])
+    return {
+        "tenants": num_tenants,
+        "kinds_of_pages": len(p95),
+        "overview_p95_ms": overview_ms,
+        "other_p95_ms": other_ms,
+        "slowest": max((name for name in p95 if not is_overview[name]), key=lambda name: p95[name]),
+        "first_view_kb": weight_kb,
+        "broken_links": found.broken,
+        "yardstick": {"overview_p95_ms": OVERVIEW_P95_MS, "other_p95_ms": OTHER_P95_MS, "first_view_kb": FIRST_VIEW_KB},
+        "gates": {
+            "overview": overview_ms < OVERVIEW_P95_MS,
+            "other": other_ms < OTHER_P95_MS,
+            "weight": weight_kb < FIRST_VIEW_KB,
+            "links": not found.broken,
+        },
+    }
+
+
+def fill(url: str, num_events: int, num_tenants: int, now: datetime) -> None:
+    """Events until now, unless they are there."""
+    with connect_migrated(url, deadline_s=MAKING_DEADLINE_S) as client:
+        if not client.query("SELECT count() FROM usage_events").result_rows[0][0]:
+            make_events(client, num_events, num_tenants, until=now)
+    with closing(RollupKeeper(url)) as keeper:
+        keeper.sweep(now=now)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--tenants", type=int, default=2_000)
+    parser.add_argument("--active", type=int, default=200, help="tenants that have events")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--folder", type=Path, help="keeps the events there, and asks those that are there")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="console-")))
+        clickhouse = stack.enter_context(running_clickhouse(options.folder or work / "clickhouse"))
+        valkey = ValkeyProcess(work)
+        valkey.start()
+        stack.callback(valkey.stop)
+        url = f"{clickhouse.url}/usage"
+        fill(url, options.events, options.active, utc_now())
+        found = asyncio.run(measure(url, work / "gateway", valkey.url, options.tenants, options.rounds))
+    print(json.dumps({"events": options.events, "active_tenants": options.active} | found))
+    return 0 if all(found["gates"].values()) else 1  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
