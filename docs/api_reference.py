@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gateway.app import create_app, open_services
+from gateway.app import create_app
+from gateway.resources import open_services
 from gateway.settings import load_settings
 from migrations.run import migrate
 
@@ -20,6 +21,9 @@ read in a browser with access to the Internet, at `/docs`). All paths take `Auth
 probes and `/dashboard` excepted. Errors have OpenAI's shape:
 
     {"error": {"message": "...", "type": "...", "param": "the field at fault or null", "code": "..."}}
+
+Objects that can be edited have a `version`. Send it with a PATCH or PUT, and the edit is refused with 409 and
+`code: "stale_version"` where somebody else has changed the object since you read it; without it the last edit holds.
 
 Paths that OpenAI has and tiergate does not answer 404 with `code: "unsupported_endpoint"`.
 """
