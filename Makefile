@@ -33,8 +33,9 @@ demo-models: $(READY)  ## retrain the demo's models and adapters; goes on where 
 	$(BIN)/python -m demo.evaluate --json demo/.work/report.json
 	$(BIN)/python -m demo.cards
 
-docs: $(READY)  ## docs/api.md from the gateway's OpenAPI document
+docs: $(READY)  ## docs/api.md from the gateway's OpenAPI document, docs/compatibility.md from the request types
 	$(BIN)/python -m docs.api_reference
+	$(BIN)/python -m docs.compatibility
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tiergate needs Python 3.11 or newer; try make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'

@@ -116,6 +116,8 @@ def main() -> None:
     parser.add_argument("--url", help="ask this server instead of starting workers")
     parser.add_argument("--model", help="with --url: the model to ask")
     parser.add_argument("--api-key", default="none", help="with --url")
+    parser.add_argument("--skills", nargs="*", help="with --url: items of these skills alone")
+    parser.add_argument("--required", action="store_true", help="with --url: tool calls are forced where one is right")
     parser.add_argument("--json", type=Path, help="also write scores and mistakes here")
     arguments = parser.parse_args()
     items = _limited(heldout_items(), arguments.limit)
@@ -124,7 +126,10 @@ def main() -> None:
         name = arguments.model or "large"
         style = name if name in STYLES else None
         asked = [item for item in items if style is None or item.skill not in UNSTYLED_SKILLS]
-        replies = asyncio.run(ask_all(arguments.url, name, asked, api_key=arguments.api_key))
+        asked = [item for item in asked if not arguments.skills or item.skill in arguments.skills]
+        replies = asyncio.run(
+            ask_all(arguments.url, name, asked, api_key=arguments.api_key, must_call=arguments.required)
+        )
         scores[f"/{name}" if style else name] = score_replies(asked, replies, style)
     else:
         for size in arguments.models:

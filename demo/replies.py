@@ -36,9 +36,18 @@ class Reply:
 
 
 async def ask_all(
-    url: str, model: str, items: list[Item], *, api_key: str = "none", max_tokens: int = MAX_TOKENS
+    url: str,
+    model: str,
+    items: list[Item],
+    *,
+    api_key: str = "none",
+    max_tokens: int = MAX_TOKENS,
+    must_call: bool = False,
 ) -> list[Reply]:
-    """One greedy chat completion for each item, in the items' order."""
+    """One greedy chat completion for each item, in the items' order.
+
+    must_call: the server has to answer by a call wherever the right answer is one.
+    """
     slots = asyncio.Semaphore(CONCURRENCY)
     headers = {"Authorization": f"Bearer {api_key}"}
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, headers=headers) as client:
@@ -52,6 +61,8 @@ async def ask_all(
             }
             if item.tools:
                 body["tools"] = item.tools
+                if must_call and "tool_calls" in item.messages[-1]:
+                    body["tool_choice"] = "required"
             async with slots:
                 response = await client.post("/v1/chat/completions", json=body)
             if response.is_error:
@@ -96,7 +107,11 @@ def _reply(completion: dict[str, Any]) -> Reply:
 
 def _shown_call(function: dict[str, Any]) -> str:
     arguments = function["arguments"]
-    parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+    try:
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except json.JSONDecodeError:
+        # A call that broke off, or was cut.
+        return str(arguments)
     return json.dumps({"name": function["name"], "arguments": parsed}, ensure_ascii=False)
 
 
