@@ -5,16 +5,18 @@ READY := $(VENV)/.ready
 # Tests that share servers share a process; beyond a few processes each would start servers of its own for nothing.
 ON_ALL_CORES := --numprocesses=logical --maxprocesses=4 --dist=loadscope
 
+# A test that failed runs once more alone before it counts: see tests/once_more.py.
+
 .PHONY: up test test-long lint bench docs demo-models clean
 
 up: $(READY)  ## everything on this machine, with the demo models
 	@$(BIN)/tiergate up
 
 test: $(READY)  ## on all cores, in at most 12 minutes on two
-	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not long"
+	@$(BIN)/python -m tests.once_more $(ON_ALL_CORES) -m "not long"
 
 test-long: $(READY)  ## the tests that take more than 20 seconds each
-	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m long
+	@$(BIN)/python -m tests.once_more $(ON_ALL_CORES) -m long
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -120,11 +120,11 @@ def test_replaced_deleted_and_loaded_again_in_mid_traffic_memory_returns_to_its_
 
 
 def settled(worker: psutil.Process, *, within: int) -> int:
-    """Its bytes once they are within that, or once they have been the least for a second: memory is given back beside
-    the steps."""
+    """Its bytes once they are within that, or once they have been the least for three seconds: memory is given back
+    beside the steps."""
     ends_at = time.monotonic() + DEADLINE_S
     least, since = anonymous_bytes(worker), time.monotonic()
-    while time.monotonic() < min(ends_at, since + 1) and least > within:
+    while time.monotonic() < min(ends_at, since + 3) and least > within:
         time.sleep(0.05)
         now = anonymous_bytes(worker)
         if now < least:
