@@ -45,6 +45,9 @@ class AuditView(BaseModel):
     detail: dict[str, Any]
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+    is_erased: bool
+    """An erasure or the retention of contents has emptied `object_id`, `request_id`, `address`, `detail`, `before`,
+    `after`."""
     hash: str | None
     """Over this entry and the one before, in hexadecimal; `tiergate audit verify` tells whether it holds."""
 
@@ -147,6 +150,7 @@ def _view(entry: AuditEntry, admin: Principal, own_keys: Collection[UUID]) -> Au
         detail=entry.detail,
         before=entry.before,
         after=entry.after,
+        is_erased=entry.is_erased,
         hash=entry.hash.hex() if sees_all else None,
     )
 

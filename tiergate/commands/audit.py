@@ -35,7 +35,8 @@ def verify(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     elif found["is_intact"]:
-        typer.echo(f"{found['num_rows']:,} rows hold; they end in {found['num_rows']}:{found['hash']}")
+        erased = f"the contents of {found['num_erased']:,} were erased; " if found["num_erased"] else ""
+        typer.echo(f"{found['num_rows']:,} rows hold; {erased}they end in {found['num_rows']}:{found['hash']}")
     else:
         place = "" if found["position"] is None else f"row {found['position']}: "
         typer.echo(f"the audit log does not hold: {place}{found['reason']}", err=True)
@@ -66,7 +67,7 @@ async def _verify(settings: "GatewaySettings", since: "Anchor | None", *, is_qui
         ) from error
     finally:
         progress.end()
-    return {"is_intact": True, "num_rows": end.num_rows, "hash": end.hash.hex()}
+    return {"is_intact": True, "num_rows": end.num_rows, "num_erased": end.num_erased, "hash": end.hash.hex()}
 
 
 def _anchor(text: str | None) -> "Anchor | None":

@@ -1,6 +1,10 @@
 """What binds audit rows together: each has a SHA-256 over itself and the row before; the pepper seals the last one.
 
 Without the pepper nobody can make a seal, so that neither a chain that was calculated anew nor one that was cut passes.
+
+A row's hash covers its frame and, in place of its contents, which may be personal, a salted hash of them: contents and
+salt can be erased, and the chain still holds. Rows from before that (`contents_hash` None) were hashed with their
+contents; where those are erased, the hash stands as the erasure's own row vouches for it (`trace`).
 """
 
 import hashlib
@@ -14,8 +18,8 @@ GENESIS = bytes(32)
 """What stands in for the hash before the first row."""
 
 
-class Content(NamedTuple):
-    """What a row says. `detail`, `before` and `after` are JSON as the database holds it, to the letter."""
+class Frame(NamedTuple):
+    """What stays of a row for ever."""
 
     position: int
     id: UUID
@@ -23,6 +27,11 @@ class Content(NamedTuple):
     actor_key_id: UUID | None
     tenant_id: UUID | None
     action: str
+
+
+class Contents(NamedTuple):
+    """What can be erased. `detail`, `before` and `after` are JSON as the database holds it, to the letter."""
+
     object_id: str
     request_id: str | None
     address: str | None
@@ -31,9 +40,28 @@ class Content(NamedTuple):
     after: str | None
 
 
-def link(previous: bytes, content: tuple[Any, ...]) -> bytes:
-    """The hash of a row after the one whose hash is `previous`; content: the fields of `Content`, `at` in UTC."""
-    return hashlib.sha256(previous + json.dumps(content, default=_text).encode()).digest()
+BLANK = Contents("", None, None, "{}", None, None)
+"""What stands in place of erased contents."""
+
+
+def link(previous: bytes, frame: Frame, contents_hash: bytes) -> bytes:
+    """The hash of a row after the one whose hash is `previous`; `at` in UTC."""
+    return _digest(previous, (*frame, contents_hash.hex()))
+
+
+def link_old(previous: bytes, frame: Frame, contents: Contents) -> bytes:
+    """The same of a row from before contents had a hash of their own."""
+    return _digest(previous, (*frame, *contents))
+
+
+def hash_contents(salt: bytes, contents: Contents) -> bytes:
+    """The salt, gone with the contents, keeps anybody from guessing them by their hash."""
+    return _digest(salt, contents)
+
+
+def trace(frame: Frame, contents_hash: bytes | None, row_hash: bytes) -> str:
+    """What an erasure names an erased row by, so that nothing that is left of it can be altered afterwards."""
+    return _digest(row_hash, (*frame, contents_hash and contents_hash.hex())).hex()
 
 
 def seal_of(num_rows: int, last: bytes, *, pepper: str) -> bytes:
@@ -42,6 +70,10 @@ def seal_of(num_rows: int, last: bytes, *, pepper: str) -> bytes:
 
 def is_sealed(seal: bytes | None, num_rows: int, last: bytes, *, pepper: str) -> bool:
     return seal is not None and num_rows >= 0 and hmac.compare_digest(seal, seal_of(num_rows, last, pepper=pepper))
+
+
+def _digest(before: bytes, values: tuple[Any, ...]) -> bytes:
+    return hashlib.sha256(before + json.dumps(values, default=_text).encode()).digest()
 
 
 def _text(value: UUID | datetime) -> str:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import JSON, BigInteger, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, LargeBinary, String, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
@@ -31,6 +31,11 @@ class AuditEntry(Base):
     after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     """The object's fields, of a change those alone that it changed."""
     hash: Mapped[bytes] = mapped_column(LargeBinary(32))
+    salt: Mapped[bytes | None] = mapped_column(LargeBinary(16))
+    contents_hash: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    """Of object_id, request_id, address, detail, before and after under the salt; None: `hash` covers them itself."""
+    is_erased: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    """They are blank and the salt is gone; a later row `audit.erase` names this one."""
 
 
 class AuditHead(Base):

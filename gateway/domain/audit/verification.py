@@ -1,7 +1,8 @@
 """Whether the audit log is what was written: every row, in order, none missing, and nothing behind the last."""
 
+import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -10,27 +11,31 @@ from sqlalchemy import Row, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Sessions
-from gateway.domain.audit.chain import GENESIS, is_sealed, link
+from gateway.domain.audit.chain import BLANK, GENESIS, Contents, Frame, hash_contents, is_sealed, link, link_old, trace
 from gateway.domain.audit.models import AuditEntry, AuditHead
-from gateway.domain.audit.writing import SEAL_ACTION
+from gateway.domain.audit.writing import ERASE_ACTION, SEAL_ACTION
 from gateway.domain.keys.models import ApiKey
 
 _CHUNK = 10_000
-_CONTENT = (
+_FRAME = (
     AuditEntry.position,
     AuditEntry.id,
     AuditEntry.at,
     AuditEntry.actor_key_id,
     AuditEntry.tenant_id,
     AuditEntry.action,
+)
+_CONTENTS = (
     AuditEntry.object_id,
     AuditEntry.request_id,
     AuditEntry.address,
-    cast(AuditEntry.detail, Text),
-    cast(AuditEntry.before, Text),
-    cast(AuditEntry.after, Text),
+    cast(AuditEntry.detail, Text).label("detail"),
+    cast(AuditEntry.before, Text).label("before"),
+    cast(AuditEntry.after, Text).label("after"),
 )
-"""In the order of `Content`."""
+_HASHES = AuditEntry.salt, AuditEntry.contents_hash, AuditEntry.is_erased, AuditEntry.hash
+_FRAME_END = len(_FRAME)
+_CONTENTS_END = _FRAME_END + len(_CONTENTS)
 _LOWEST = -(2**63)
 _END = select(
     func.count(AuditEntry.id).label("count"),
@@ -58,6 +63,8 @@ class Anchor:
 
     num_rows: int
     hash: bytes
+    num_erased: int = field(default=0, compare=False)
+    """Rows whose contents were erased, each by a row that names it."""
 
 
 async def verify(
@@ -69,11 +76,13 @@ async def verify(
 ) -> Anchor:
     """What it ends in. Rows may be written meanwhile. Raises BrokenChain."""
     num_rows, last = 0, GENESIS
+    erasures = _Erasures()
     began_at: datetime | None = None
     async with sessions() as session:
         while True:
             async for row in _rows(session, after=num_rows or _LOWEST):
                 last = _checked(row, num_rows + 1, last, since)
+                erasures.note(row)
                 began_at = began_at or row.at
                 num_rows += 1
                 if num_rows % _CHUNK == 0:
@@ -86,14 +95,39 @@ async def verify(
     if since is not None and since.num_rows > num_rows:
         raise BrokenChain(f"the log ends with row {num_rows}, but had {since.num_rows} once")
     _check_end(end, Anchor(num_rows, last), since, pepper=pepper)
+    erasures.check()
     if oldest_key is not None and (began_at is None or oldest_key < began_at):
         raise BrokenChain("there are keys from before the first row: the log does not begin where it began")
-    return Anchor(num_rows, last)
+    return Anchor(num_rows, last, erasures.num_rows)
+
+
+class _Erasures:
+    """Erased rows, and the later ones that name them: whoever only makes a row look erased has none."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self._unnamed: dict[str, tuple[str, UUID]] = {}
+
+    def note(self, row: Row[Any]) -> None:
+        if row.is_erased:
+            self.num_rows += 1
+            self._unnamed[str(row.position)] = trace(Frame(*row[:_FRAME_END]), row.contents_hash, row.hash), row.id
+        elif row.action == ERASE_ACTION:
+            for position, named in json.loads(row.detail).get("rows", {}).items():
+                if self._unnamed.get(position, ("",))[0] == named:
+                    del self._unnamed[position]
+
+    def check(self) -> None:
+        """Raises BrokenChain."""
+        if self._unnamed:
+            position = min(self._unnamed, key=int)
+            reason = "it looks erased, but no erasure names it as it is"
+            raise BrokenChain(reason, position=int(position), entry_id=self._unnamed[position][1])
 
 
 async def _rows(session: AsyncSession, *, after: int) -> AsyncIterator[Any]:
     while True:
-        query = select(*_CONTENT, AuditEntry.hash).where(AuditEntry.position > after).order_by(AuditEntry.position)
+        query = select(*_FRAME, *_CONTENTS, *_HASHES).where(AuditEntry.position > after).order_by(AuditEntry.position)
         rows = (await session.execute(query.limit(_CHUNK))).all()
         for row in rows:
             yield row
@@ -109,7 +143,7 @@ def _checked(row: Row[Any], position: int, last: bytes, since: Anchor | None) ->
         raise BrokenChain(f"row {position} is missing: row {row.position} comes in its place", **place)
     if row.position < position:
         raise BrokenChain(f"row {row.position} stands before the first, or twice", **place)
-    if link(last, tuple(row)[:-1]) != row.hash:
+    if not _is_linked(row, last):
         raise BrokenChain("it is not as it was written, or does not follow the row before", **place)
     if since is not None and position == since.num_rows and row.hash != since.hash:
         raise BrokenChain("the log up to here is another than it was", **place)
@@ -118,6 +152,18 @@ def _checked(row: Row[Any], position: int, last: bytes, since: Anchor | None) ->
             f"when it was written, no seal vouched for the rows before it; {_advice(position - 1, last)}", **place
         )
     return bytes(row.hash)
+
+
+def _is_linked(row: Row[Any], last: bytes) -> bool:
+    frame, contents = Frame(*row[:_FRAME_END]), Contents(*row[_FRAME_END:_CONTENTS_END])
+    if row.is_erased and (contents != BLANK or row.salt is not None):
+        return False
+    if row.contents_hash is None:
+        # Of an erased row of old only `_Erasures` can tell whether it is what it was.
+        return bool(row.is_erased or (row.salt is None and link_old(last, frame, contents) == row.hash))
+    if not row.is_erased and (row.salt is None or hash_contents(row.salt, contents) != row.contents_hash):
+        return False
+    return bool(link(last, frame, row.contents_hash) == row.hash)
 
 
 def _check_end(end: Row[Any], found: Anchor, since: Anchor | None, *, pepper: str) -> None:

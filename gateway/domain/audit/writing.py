@@ -1,6 +1,7 @@
 """Rows come into the chain one after another, whichever gateway writes them."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,13 +11,16 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from gateway.domain.audit.chain import GENESIS, Content, is_sealed, link, seal_of
+from gateway.domain.audit.chain import GENESIS, Contents, Frame, hash_contents, is_sealed, link, seal_of
 from gateway.domain.audit.models import AuditEntry, AuditHead
 from protocol.ids import new_id
 
 SEAL_ACTION = "audit.seal"
 """The chain went on over an end that no seal vouched for."""
+ERASE_ACTION = "audit.erase"
+"""The contents of the rows that `detail.rows` names were erased."""
 _HEAD = 1
+_SALT_BYTES = 16
 Json = Mapping[str, Any]
 
 
@@ -44,9 +48,11 @@ async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
     rows: list[dict[str, Any]] = []
     for entry in entries:
         num_rows += 1
-        row = _row(entry, num_rows)
-        last = link(last, Content(**row | {name: _stored(row[name]) for name in ("detail", "before", "after")}))
-        rows.append(row | {"hash": last})
+        frame, contents = _row(entry, num_rows)
+        salt = os.urandom(_SALT_BYTES)
+        contents_hash = hash_contents(salt, _as_stored(contents))
+        last = link(last, Frame(**frame), contents_hash)
+        rows.append({**frame, **contents, "hash": last, "salt": salt, "contents_hash": contents_hash})
     await session.execute(insert(AuditEntry), rows)
     end = {"num_rows": num_rows, "hash": last, "seal": seal_of(num_rows, last, pepper=pepper)}
     await session.execute(update(AuditHead).values(**end).execution_options(synchronize_session=False))
@@ -74,14 +80,17 @@ async def _take_end(session: AsyncSession, pepper: str) -> tuple[int, bytes, str
     return num_rows, last, "no seal" if head.seal is None else "broken seal"
 
 
-def _row(entry: NewEntry, position: int) -> dict[str, Any]:
-    return {
+def _row(entry: NewEntry, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of `Frame` and of `Contents`."""
+    frame = {
         "position": position,
         "id": new_id(entry.at),
         "at": entry.at,
         "actor_key_id": entry.actor_key_id,
         "tenant_id": entry.tenant_id,
         "action": entry.action,
+    }
+    contents = {
         "object_id": entry.object_id,
         "request_id": entry.request_id,
         "address": entry.address,
@@ -89,8 +98,11 @@ def _row(entry: NewEntry, position: int) -> dict[str, Any]:
         "before": None if entry.before is None else dict(entry.before),
         "after": None if entry.after is None else dict(entry.after),
     }
+    return frame, contents
 
 
-def _stored(value: Json | None) -> str | None:
+def _as_stored(contents: dict[str, Any]) -> Contents:
     """As SQLAlchemy's JSON columns write it, and JSON columns of both databases keep it."""
-    return None if value is None else json.dumps(value)
+    return Contents(
+        **{name: json.dumps(value) if isinstance(value, dict) else value for name, value in contents.items()}
+    )

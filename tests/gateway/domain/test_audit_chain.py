@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import delete, insert, select, text
 
 from gateway.database import Sessions, open_sessions
-from gateway.domain.audit.chain import GENESIS, Content, link
+from gateway.domain.audit.chain import BLANK, GENESIS, Contents, Frame, hash_contents, link, link_old, seal_of
+from gateway.domain.audit.erasing import erase_contents
 from gateway.domain.audit.models import AuditEntry, AuditHead
 from gateway.domain.audit.service import record
 from gateway.domain.audit.verification import Anchor, BrokenChain, verify
@@ -41,13 +42,20 @@ class History:
         """What anybody can do who knows how, without the pepper."""
         last = GENESIS
         for row in self.rows:
-            texts = {
-                name: None if row[name] is None else json.dumps(row[name]) for name in ("detail", "before", "after")
-            }
-            content = {name: value for name, value in row.items() if name != "hash"} | texts
-            row["hash"] = last = link(last, Content(**content))
+            if not row["is_erased"]:
+                row["contents_hash"] = hash_contents(row["salt"], contents_of(row))
+            row["hash"] = last = link(last, frame_of(row), row["contents_hash"])
         assert self.head is not None
         self.head |= {"num_rows": len(self.rows), "hash": last}
+
+
+def frame_of(row: Row) -> Frame:
+    return Frame(**{name: row[name] for name in Frame._fields})
+
+
+def contents_of(row: Row) -> Contents:
+    values = {name: row[name] for name in Contents._fields}
+    return Contents(**{name: json.dumps(value) if isinstance(value, dict) else value for name, value in values.items()})
 
 
 def change(history: History, dice: random.Random) -> None:
@@ -57,6 +65,9 @@ def change(history: History, dice: random.Random) -> None:
         "id": uuid4(),
         "at": NOW.replace(year=2025),
         "hash": dice.randbytes(32),
+        "salt": dice.choice((None, dice.randbytes(16))),
+        "contents_hash": dice.choice((None, dice.randbytes(32))),
+        "is_erased": True,
         "actor_key_id": uuid4(),
         "tenant_id": uuid4(),
         "detail": {"name": "other"},
@@ -121,7 +132,16 @@ def rewrite(history: History, dice: random.Random) -> None:
     history.rechain()
 
 
-MANIPULATIONS = (change, remove, swap, append, cut, rewrite)
+def pass_off_as_erased(history: History, dice: random.Random) -> None:
+    row = dice.choice(history.rows)
+    row |= BLANK._asdict() | {"detail": {}, "salt": None, "is_erased": True}
+    history.first_bad = row["position"]
+    if dice.random() < 0.5:
+        # As a row of old, whose hash covers its contents.
+        row["contents_hash"] = None
+
+
+MANIPULATIONS = (change, remove, swap, append, cut, rewrite, pass_off_as_erased)
 
 
 @pytest.fixture
@@ -232,6 +252,61 @@ async def test_who_vouches_for_the_rows_until_somewhere_goes_on_from_there(seale
     assert (await verify(sealed, pepper=PEPPER, since=earlier)).num_rows == earlier.num_rows + 3
     with pytest.raises(BrokenChain, match="pepper"):
         await verify(sealed, pepper="another-pepper-than-that", since=earlier)
+
+
+async def rewrite_as_of_old(sealed: Sessions) -> None:
+    """The rows as they stood before contents had hashes of their own; the upgrade leaves the seal of then."""
+    history = await read_history(sealed)
+    last = GENESIS
+    for row in history.rows:
+        row |= {"salt": None, "contents_hash": None}
+        row["hash"] = last = link_old(last, frame_of(row), contents_of(row))
+    assert history.head is not None
+    history.head |= {"hash": last, "seal": seal_of(len(history.rows), last, pepper=PEPPER)}
+    await write_back(sealed, history)
+
+
+@pytest.mark.parametrize("are_old", [False, True], ids=["new", "of old"])
+async def test_contents_can_be_erased_and_the_log_still_holds(sealed: Sessions, are_old: bool) -> None:
+    await make_admin_key(sealed, name="k", pepper=PEPPER, now=NOW)
+    await write_history(sealed)
+    if are_old:
+        await rewrite_as_of_old(sealed)
+    before = await verify(sealed, pepper=PEPPER)
+    which = AuditEntry.object_id.in_(["object-3", "object-7", "object-20"])
+    assert await erase_contents(sealed, which, tenant_id=None, why={"why": "a test"}, now=NOW) == 3
+    assert await erase_contents(sealed, which, tenant_id=None, why={}, now=NOW) == 0
+    found = await verify(sealed, pepper=PEPPER, since=before)
+    assert (found.num_rows, found.num_erased) == (before.num_rows + 1, 3)
+    await write_history(sealed, 2)
+    whole = await read_history(sealed)
+    erased = [row for row in whole.rows if row["is_erased"]]
+    assert [(contents_of(row), row["salt"]) for row in erased] == [(BLANK, None)] * 3
+    # Nothing that is left of an erased row can be altered, nor can the row that names it.
+    for number, row in enumerate(whole.rows):
+        if not row["is_erased"] and row["action"] != "audit.erase":
+            continue
+        for seed in range(25):
+            history = History([dict(each) for each in whole.rows], dict(whole.head or {}))
+            change(History([history.rows[number]], None), random.Random(seed))
+            if history.rows == whole.rows:
+                continue
+            await write_back(sealed, history)
+            with pytest.raises(BrokenChain):
+                await verify(sealed, pepper=PEPPER)
+    await write_back(sealed, whole)
+    assert (await verify(sealed, pepper=PEPPER)).num_erased == 3
+
+
+async def test_a_forged_erasure_has_no_seal(sealed: Sessions) -> None:
+    await make_admin_key(sealed, name="k", pepper=PEPPER, now=NOW)
+    await write_history(sealed)
+    url = sealed.kw["bind"].url.render_as_string(hide_password=False)
+    async with open_sessions(url, pepper="the-pepper-of-a-forger") as forger:
+        which = AuditEntry.object_id == "object-5"
+        assert await erase_contents(forger, which, tenant_id=None, why={}, now=NOW) == 1
+    with pytest.raises(BrokenChain, match="seal"):
+        await verify(sealed, pepper=PEPPER)
 
 
 async def test_several_gateways_write_one_chain(sealed: Sessions) -> None:
