@@ -24,6 +24,8 @@ probes and `/dashboard` excepted. Errors have OpenAI's shape:
 
 Objects that can be edited have a `version`. Send it with a PATCH or PUT, and the edit is refused with 409 and
 `code: "stale_version"` where somebody else has changed the object since you read it; without it the last edit holds.
+The same for HTTP clients: a GET of one object, and the answer to its edit, has the version as `ETag`; a PATCH, PUT or
+DELETE with another one as `If-Match` is refused with 412 and the same code.
 
 Paths that OpenAI has and tiergate does not answer 404 with `code: "unsupported_endpoint"`.
 """

@@ -66,7 +66,7 @@ def create_asgi(services: Services) -> ASGIApp:
         return (inference.get(scope["path"], app) if is_post else app)(scope, receive, send)
 
     return allow_origins(
-        dispatch, services.settings.cors_origins, exposed=(*ANSWER_HEADERS, "retry-after", "x-should-retry")
+        dispatch, services.settings.cors_origins, exposed=(*ANSWER_HEADERS, "retry-after", "x-should-retry", "etag")
     )
 
 

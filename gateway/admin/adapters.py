@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from gateway.admin.adapter_forms import FormUpload, form_upload
+from gateway.admin.etags import IfMatchDep
 from gateway.admin.names import AdapterName, Draft, Id, ModelId, WorkerName
 from gateway.artifacts.references import Reference
 from gateway.clock import utc_now
@@ -163,13 +164,13 @@ async def post_adapter(request: Request, admin: AdminDep, services: ServicesDep)
 
 @router.put("/{adapter_id}/variants/{model_id:path}", openapi_extra=_takes(None, VariantDraft))
 async def put_variant(
-    adapter_id: UUID, model_id: str, request: Request, admin: AdminDep, services: ServicesDep
+    adapter_id: UUID, model_id: str, request: Request, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep
 ) -> AdapterView:
     """Add the adapter's variant for another base model, or put a new version in the place of the one that is there.
 
-    Requests that are under way end with the old version.
+    Requests that are under way end with the old version. If-Match: the variant's `version`, `"0"` where there is none.
     """
-    place = NewVersion(adapter_id, model_id)
+    place = NewVersion(adapter_id, model_id, seen_version=if_match)
     if is_form(request.scope):
         async with form_upload(request) as upload:
             if await upload.fields():

@@ -1,9 +1,10 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.names import Draft, Version
 from gateway.billing.periods import zone_of
 from gateway.clock import utc_now
@@ -38,19 +39,26 @@ class BillingAccountView(BaseModel):
 
 
 @router.get("/{tenant_id}")
-async def show_account(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> BillingAccountView:
+async def show_account(
+    tenant_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response
+) -> BillingAccountView:
     admin.require_tenant(tenant_id)
     async with sessions() as session:
-        return BillingAccountView.model_validate(await terms_of(session, tenant_id))
+        return tagged(response, BillingAccountView.model_validate(await terms_of(session, tenant_id)))
 
 
 @router.put("/{tenant_id}")
 async def put_account(
-    tenant_id: UUID, draft: BillingAccountDraft, admin: PlatformDep, sessions: SessionsDep
+    tenant_id: UUID,
+    draft: BillingAccountDraft,
+    admin: PlatformDep,
+    sessions: SessionsDep,
+    response: Response,
+    if_match: IfMatchDep,
 ) -> BillingAccountView:
     zone_of(draft.time_zone)
-    await set_terms(
-        sessions, admin, tenant_id, Terms(**draft.model_dump(exclude={"version"})), version=draft.version, now=utc_now()
-    )
+    version = seen_version(if_match, draft.version)
+    terms = Terms(**draft.model_dump(exclude={"version"}))
+    await set_terms(sessions, admin, tenant_id, terms, version=version, now=utc_now())
     async with sessions() as session:
-        return BillingAccountView.model_validate(await terms_of(session, tenant_id))
+        return tagged(response, BillingAccountView.model_validate(await terms_of(session, tenant_id)))

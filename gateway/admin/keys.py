@@ -3,9 +3,10 @@ from ipaddress import ip_network
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.limit_fields import KeyLimits
 from gateway.admin.names import Draft, Id, ModelId, Moment, Name, Version
 from gateway.clock import utc_now
@@ -128,18 +129,26 @@ async def list_keys(
 
 
 @router.get("/{key_id}")
-async def show_key(key_id: UUID, admin: AdminDep, sessions: SessionsDep) -> KeyView:
+async def show_key(key_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> KeyView:
     async with sessions() as session:
-        return KeyView.model_validate(await get_key(session, admin, key_id))
+        return tagged(response, KeyView.model_validate(await get_key(session, admin, key_id)))
 
 
 @router.patch("/{key_id}")
-async def patch_key(key_id: UUID, change: KeyChange, admin: AdminDep, services: ServicesDep) -> KeyView:
+async def patch_key(
+    key_id: UUID,
+    change: KeyChange,
+    admin: AdminDep,
+    services: ServicesDep,
+    response: Response,
+    if_match: IfMatchDep,
+) -> KeyView:
+    version = seen_version(if_match, change.version)
     key = await change_key(
-        services.sessions, admin, key_id, _fields(change, but={"version"}), version=change.version, now=utc_now()
+        services.sessions, admin, key_id, _fields(change, but={"version"}), version=version, now=utc_now()
     )
     await services.end_key(key.prefix, key.previous_prefix)
-    return KeyView.model_validate(key)
+    return tagged(response, KeyView.model_validate(key))
 
 
 @router.post("/{key_id}/rotate")
@@ -155,10 +164,10 @@ async def post_rotation(key_id: UUID, rotation: Rotation, admin: AdminDep, servi
 
 
 @router.delete("/{key_id}", status_code=204)
-async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
+async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep) -> None:
     """Every gateway refuses it within a second, or two without Redis. The last key that may administer the platform
     stays: 409."""
-    key = await revoke_key(services.sessions, admin, key_id, now=utc_now())
+    key = await revoke_key(services.sessions, admin, key_id, version=if_match, now=utc_now())
     await services.end_key(key.prefix, key.previous_prefix)
 
 

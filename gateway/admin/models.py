@@ -5,6 +5,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
+from gateway.admin.etags import IfMatchDep
 from gateway.admin.names import Draft, ModelId, PoolName, Version
 from gateway.clock import utc_now
 from gateway.domain.models.models import Model
@@ -66,7 +67,7 @@ async def list_models(
 
 
 @router.delete("/{model_id:path}", status_code=204)
-async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep) -> None:
+async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep) -> None:
     """Its names are free again; its prices and its usage stay. 409 while adapters, tiers or the configuration name it,
     or members serve it."""
     await delete_model(
@@ -75,6 +76,7 @@ async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep)
         model_id,
         configured_models={pool.model for pool in services.settings.all_pools.values()},
         served_pools={pool.name for pool in services.registry.fleet.pools.values() if pool.members},
+        version=if_match,
         now=utc_now(),
     )
     await services.reload()

@@ -3,9 +3,10 @@
 from typing import Literal
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.names import Draft, Version
 from gateway.clock import utc_now
 from gateway.domain.sessions.service import change_policy, read_policy
@@ -34,21 +35,27 @@ class SessionPolicyView(BaseModel):
 
 
 @router.get("")
-async def show_policy(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> SessionPolicyView:
-    return SessionPolicyView.model_validate(await read_policy(sessions, admin, tenant_id))
+async def show_policy(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> SessionPolicyView:
+    return tagged(response, SessionPolicyView.model_validate(await read_policy(sessions, admin, tenant_id)))
 
 
 @router.patch("")
 async def patch_policy(
-    tenant_id: UUID, change: SessionPolicyChange, admin: AdminDep, services: ServicesDep
+    tenant_id: UUID,
+    change: SessionPolicyChange,
+    admin: AdminDep,
+    services: ServicesDep,
+    response: Response,
+    if_match: IfMatchDep,
 ) -> SessionPolicyView:
     policy = await change_policy(
         services.sessions,
         admin,
         tenant_id,
-        **change.model_dump(exclude_unset=True),
+        **change.model_dump(exclude_unset=True, exclude={"version"}),
+        version=seen_version(if_match, change.version),
         pepper=services.settings.key_pepper.get_secret_value(),
         now=utc_now(),
     )
     await services.reload()
-    return SessionPolicyView.model_validate(policy)
+    return tagged(response, SessionPolicyView.model_validate(policy))

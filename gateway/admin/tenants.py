@@ -2,9 +2,10 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.limit_fields import TenantLimits, UserLimits
 from gateway.admin.names import Draft, Name, Version
 from gateway.clock import utc_now
@@ -91,21 +92,31 @@ async def list_tenants(
 
 
 @router.get("/{tenant_id}")
-async def show_tenant(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> TenantView:
-    return TenantView.model_validate(await get_tenant(sessions, admin, tenant_id))
+async def show_tenant(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> TenantView:
+    return tagged(response, TenantView.model_validate(await get_tenant(sessions, admin, tenant_id)))
 
 
 @router.patch("/{tenant_id}")
-async def patch_tenant(tenant_id: UUID, change: TenantChange, admin: AdminDep, services: ServicesDep) -> TenantView:
-    fields = change.model_dump(exclude_unset=True)
+async def patch_tenant(
+    tenant_id: UUID,
+    change: TenantChange,
+    admin: AdminDep,
+    services: ServicesDep,
+    response: Response,
+    if_match: IfMatchDep,
+) -> TenantView:
+    fields = change.model_dump(exclude_unset=True, exclude={"version"})
+    version = seen_version(if_match, change.version)
     changed = {name: fields.pop(name) for name in list(fields) if name in ("limits", "user_limits")}
-    tenant = await change_tenant(services.sessions, admin, tenant_id, **fields, changed=changed, now=utc_now())
+    tenant = await change_tenant(
+        services.sessions, admin, tenant_id, **fields, changed=changed, version=version, now=utc_now()
+    )
     await services.reload()
-    return TenantView.model_validate(tenant)
+    return tagged(response, TenantView.model_validate(tenant))
 
 
 @router.delete("/{tenant_id}", status_code=204)
-async def remove_tenant(tenant_id: UUID, admin: PlatformDep, services: ServicesDep) -> None:
+async def remove_tenant(tenant_id: UUID, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep) -> None:
     """Its keys stop working, its adapters go and its name is free again. Its usage stays for invoices."""
-    await delete_tenant(services.sessions, admin, tenant_id, now=utc_now())
+    await delete_tenant(services.sessions, admin, tenant_id, version=if_match, now=utc_now())
     await services.reload()

@@ -1,10 +1,11 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.limit_fields import Count, SmallCount, Tokens
 from gateway.admin.names import Draft, PoolName, TierName, Version
 from gateway.clock import utc_now
@@ -121,16 +122,23 @@ async def list_tiers(_admin: AdminDep, sessions: SessionsDep, page: PageDep) -> 
 
 
 @router.get("/{name}")
-async def get_tier(name: str, _admin: AdminDep, sessions: SessionsDep) -> TierView:
+async def get_tier(name: str, _admin: AdminDep, sessions: SessionsDep, response: Response) -> TierView:
     async with sessions() as session:
         tier = await session.get(Tier, name)
     if tier is None:
         raise NotFound(f"there is no tier {name!r}")
-    return TierView.model_validate(tier)
+    return tagged(response, TierView.model_validate(tier))
 
 
 @router.patch("/{name}")
-async def patch_tier(name: str, change: TierChange, admin: PlatformDep, services: ServicesDep) -> TierView:
+async def patch_tier(
+    name: str,
+    change: TierChange,
+    admin: PlatformDep,
+    services: ServicesDep,
+    response: Response,
+    if_match: IfMatchDep,
+) -> TierView:
     changes = change.model_dump(exclude_unset=True, exclude={"version"})
     tier = await change_tier(
         services.sessions,
@@ -138,9 +146,9 @@ async def patch_tier(name: str, change: TierChange, admin: PlatformDep, services
         name,
         changes,
         is_retired=changes.pop("is_retired", None),
-        version=change.version,
+        version=seen_version(if_match, change.version),
         served_pools=services.registry.fleet.pools,
         now=utc_now(),
     )
     await services.reload()
-    return TierView.model_validate(tier)
+    return tagged(response, TierView.model_validate(tier))

@@ -3,9 +3,10 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.names import Draft, Id, Version
 from gateway.clock import utc_now
 from gateway.domain.principal import Principal
@@ -159,16 +160,23 @@ async def list_tools(
 
 
 @router.get("/{tool_id}")
-async def get_tool(tool_id: UUID, admin: AdminDep, sessions: SessionsDep) -> ToolView:
+async def get_tool(tool_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> ToolView:
     async with sessions() as session:
         tool = await session.scalar(tools_visible_to(asked_tenant(admin, None)).where(ServerTool.id == tool_id))
     if tool is None:
         raise NotFound("there is no such tool")
-    return _view(tool, admin)
+    return tagged(response, _view(tool, admin))
 
 
 @router.patch("/{tool_id}")
-async def patch_tool(tool_id: UUID, change: ToolChange, admin: AdminDep, services: ServicesDep) -> ToolView:
+async def patch_tool(
+    tool_id: UUID,
+    change: ToolChange,
+    admin: AdminDep,
+    services: ServicesDep,
+    response: Response,
+    if_match: IfMatchDep,
+) -> ToolView:
     changes = change.model_dump(exclude_unset=True, exclude={"credential", "version"})
     _check(services, changes)
     tool = await change_tool(
@@ -178,18 +186,18 @@ async def patch_tool(tool_id: UUID, change: ToolChange, admin: AdminDep, service
         changes,
         credential=_pair(change.credential),
         has_credential="credential" in change.model_fields_set,
-        version=change.version,
+        version=seen_version(if_match, change.version),
         pepper=_pepper(services),
         now=utc_now(),
     )
     services.tool_book.forget()
-    return _view(tool, admin)
+    return tagged(response, _view(tool, admin))
 
 
 @router.delete("/{tool_id}", status_code=204)
-async def remove_tool(tool_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
+async def remove_tool(tool_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep) -> None:
     """Requests that are under way call it to their end."""
-    await delete_tool(services.sessions, admin, tool_id, now=utc_now())
+    await delete_tool(services.sessions, admin, tool_id, version=if_match, now=utc_now())
     services.tool_book.forget()
 
 

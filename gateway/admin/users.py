@@ -4,9 +4,10 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict
 
+from gateway.admin.etags import IfMatchDep, seen_version, tagged
 from gateway.admin.limit_fields import UserLimits
 from gateway.admin.names import Draft, Id, UserId, Version
 from gateway.clock import utc_now
@@ -79,21 +80,29 @@ async def list_users(
 
 
 @router.get("/{user_row_id}")
-async def show_user(user_row_id: UUID, admin: AdminDep, sessions: SessionsDep) -> EndUserView:
+async def show_user(user_row_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> EndUserView:
     async with sessions() as session:
-        return EndUserView.model_validate(await get_end_user(session, admin, user_row_id))
+        return tagged(response, EndUserView.model_validate(await get_end_user(session, admin, user_row_id)))
 
 
 @router.patch("/{user_row_id}")
-async def patch_user(user_row_id: UUID, change: EndUserChange, admin: AdminDep, services: ServicesDep) -> EndUserView:
+async def patch_user(
+    user_row_id: UUID,
+    change: EndUserChange,
+    admin: AdminDep,
+    services: ServicesDep,
+    response: Response,
+    if_match: IfMatchDep,
+) -> EndUserView:
+    version = seen_version(if_match, change.version)
     limits = None if change.limits is None else change.limits.model_dump(exclude_unset=True)
-    user = await change_end_user(services.sessions, admin, user_row_id, limits, version=change.version, now=utc_now())
+    user = await change_end_user(services.sessions, admin, user_row_id, limits, version=version, now=utc_now())
     await services.reload()
-    return EndUserView.model_validate(user)
+    return tagged(response, EndUserView.model_validate(user))
 
 
 @router.delete("/{user_row_id}", status_code=204)
-async def remove_user(user_row_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
+async def remove_user(user_row_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep) -> None:
     """The tenant's `user_limits` hold again."""
-    await delete_end_user(services.sessions, admin, user_row_id, now=utc_now())
+    await delete_end_user(services.sessions, admin, user_row_id, version=if_match, now=utc_now())
     await services.reload()

@@ -1,17 +1,24 @@
 """Lost updates: of two edits of the same state the second is refused."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
+from gateway.database import Sessions
 from gateway.http.errors import Conflict
 
 
 class Stale(Conflict):
     code = "stale_version"
 
-    def __init__(self) -> None:
-        super().__init__("it has been changed since you read it; read it again and repeat your edit", param="version")
+    def __init__(
+        self, message: str = "it has been changed since you read it; read it again and repeat your edit"
+    ) -> None:
+        super().__init__(message, param="version")
 
 
 class Versioned:
@@ -30,3 +37,13 @@ def check_version(row: Versioned | None, version: int | None) -> None:
     Raises Stale."""
     if version is not None and version != (0 if row is None else row.version):
         raise Stale
+
+
+@asynccontextmanager
+async def edit_of_maybe_none(sessions: Sessions) -> AsyncIterator[AsyncSession]:
+    """A transaction that makes a row where there is none. Raises Stale where another has just made it."""
+    try:
+        async with sessions.begin() as session:
+            yield session
+    except IntegrityError:
+        raise Stale from None

@@ -24,7 +24,8 @@ from gateway.domain.adapters.service import (
 from gateway.domain.audit.service import record
 from gateway.domain.locks import take_lock
 from gateway.domain.principal import Principal
-from gateway.http.errors import Conflict, Unavailable
+from gateway.domain.versions import Stale
+from gateway.http.errors import Unavailable
 from protocol.artifacts import artifact_name
 from protocol.ids import new_id
 from protocol.load import AdapterBase
@@ -90,7 +91,7 @@ class NewVersion:
         await check_model(session, self.model_id, param="model")
         version = next((each.version for each in adapter.variants if each.model_id == self.model_id), 0)
         if self.seen_version is not None and version != self.seen_version:
-            raise Conflict(
+            raise Stale(
                 f"version {version} of {adapter.name!r} for {self.model_id!r} stands there by now, not version "
                 f"{self.seen_version}: somebody else was quicker; look at it, and replace it if you still want to"
             )

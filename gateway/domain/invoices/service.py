@@ -18,7 +18,7 @@ from gateway.domain.locks import take_lock
 from gateway.domain.money import share_of
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.models import Tenant
-from gateway.domain.versions import check_version
+from gateway.domain.versions import check_version, edit_of_maybe_none
 from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
 
@@ -108,7 +108,7 @@ async def set_terms(
         "tax_basis_points": terms.tax_basis_points,
         "recipient": terms.recipient,
     }
-    async with sessions.begin() as session:
+    async with edit_of_maybe_none(sessions) as session:
         await terms_of(session, tenant_id)
         account = await session.get(BillingAccount, tenant_id)
         check_version(account, version)

@@ -129,12 +129,15 @@ async def rotate_key(
     return key, secret, prefixes
 
 
-async def revoke_key(sessions: Sessions, principal: Principal, key_id: UUID, *, now: datetime) -> ApiKey:
+async def revoke_key(
+    sessions: Sessions, principal: Principal, key_id: UUID, *, version: int | None = None, now: datetime
+) -> ApiKey:
     """Idempotent: a revoked key stays revoked since the first time. Raises Conflict for the last administrator's."""
     async with sessions.begin() as session:
         await take_lock(session, "admins")
         key = await get_key(session, principal, key_id)
         if key.revoked_at is None:
+            check_version(key, version)
             await _check_dispensable(session, key)
             before = shown(key)
             key.revoked_at = now

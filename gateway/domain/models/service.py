@@ -64,6 +64,7 @@ async def delete_model(
     *,
     configured_models: Collection[str],
     served_pools: Collection[str],
+    version: int | None = None,
     now: datetime,
 ) -> None:
     """Its id and its pool's name are free again; prices and usage keep them.
@@ -76,6 +77,7 @@ async def delete_model(
         model = await session.get(Model, model_id)
         if model is None:
             raise NotFound(f"there is no model {model_id!r}")
+        check_version(model, version)
         if model_id in configured_models:
             raise Conflict(
                 f"{model_id!r} is declared in the configuration, [pools.{model.pool}]; remove it there and restart"

@@ -11,7 +11,7 @@ from gateway.domain.principal import Principal
 from gateway.domain.sessions.models import SessionPolicy
 from gateway.domain.sessions.terms import PURPOSE, SessionTerms
 from gateway.domain.tenants.service import require_tenant
-from gateway.domain.versions import check_version
+from gateway.domain.versions import check_version, edit_of_maybe_none
 
 Overflow = Literal["window", "summary"]
 
@@ -38,7 +38,7 @@ async def change_policy(
 ) -> SessionTerms:
     """What is None stays as it is. Raises NotFound."""
     principal.require_tenant(tenant_id)
-    async with sessions.begin() as session:
+    async with edit_of_maybe_none(sessions) as session:
         await require_tenant(session, tenant_id)
         policy = await session.get(SessionPolicy, tenant_id, with_for_update=True)
         check_version(policy, version)

@@ -73,9 +73,12 @@ async def change_end_user(
     return user
 
 
-async def delete_end_user(sessions: Sessions, principal: Principal, row_id: UUID, *, now: datetime) -> None:
+async def delete_end_user(
+    sessions: Sessions, principal: Principal, row_id: UUID, *, version: int | None = None, now: datetime
+) -> None:
     async with sessions.begin() as session:
         user = await get_end_user(session, principal, row_id)
+        check_version(user, version)
         before = shown(user)
         await session.delete(user)
         await _record(session, principal, "user.delete", user, now, before=before)

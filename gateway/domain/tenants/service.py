@@ -145,7 +145,9 @@ async def change_tenant(
     return tenant
 
 
-async def delete_tenant(sessions: Sessions, principal: Principal, tenant_id: UUID, *, now: datetime) -> None:
+async def delete_tenant(
+    sessions: Sessions, principal: Principal, tenant_id: UUID, *, version: int | None = None, now: datetime
+) -> None:
     """Its keys end, its adapters, files, tools and webhooks go; its name is free. The row, usage and prices stay for
     its invoices."""
     async with sessions.begin() as session:
@@ -153,6 +155,7 @@ async def delete_tenant(sessions: Sessions, principal: Principal, tenant_id: UUI
         # An adapter that is made meanwhile would keep its name for ever.
         await take_lock(session, "names")
         tenant = await require_tenant(session, tenant_id)
+        check_version(tenant, version)
         await _check_dispensable(session, tenant, "deleted")
         before = shown(tenant)
         tenant.deleted_at = now

@@ -95,10 +95,13 @@ async def change_tool(
     return tool
 
 
-async def delete_tool(sessions: Sessions, principal: Principal, tool_id: UUID, *, now: datetime) -> None:
+async def delete_tool(
+    sessions: Sessions, principal: Principal, tool_id: UUID, *, version: int | None = None, now: datetime
+) -> None:
     """Requests that are under way call it to their end."""
     async with sessions.begin() as session:
         tool = await require_tool(session, principal, tool_id)
+        check_version(tool, version)
         before = shown(tool)
         await session.delete(tool)
         await _record(session, principal, "tool.delete", tool, now=now, detail={"name": tool.name}, before=before)

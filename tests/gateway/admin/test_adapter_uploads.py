@@ -406,3 +406,19 @@ async def test_json_is_not_bounded_by_the_bound_of_files(gateway: Gateway) -> No
     body = json.dumps({**FIELDS, "source": "x" * (9 << 20)})
     reply = await gateway.admin.post("/adapters", content=body, headers={"Content-Type": "application/json"})
     assert (await refusal(gateway, reply, 413))["code"] == "body_too_large"
+
+
+async def test_of_replacements_that_race_one_passes(gateway: Gateway) -> None:
+    made = (await upload(gateway)).json()
+    path = f"/adapters/{made['id']}/variants/m-7b"
+
+    async def replace(number: int) -> httpx.Response:
+        weights = weights_bytes({name: tensor + number for name, tensor in tensors().items()})
+        files = {"config": ("adapter_config.json", CONFIG), "weights": ("adapter_model.safetensors", weights)}
+        return await gateway.admin.put(path, files=files, headers={"If-Match": '"1"'})
+
+    replies = await asyncio.gather(*(replace(number) for number in range(1, 5)))
+    assert sorted(reply.status_code for reply in replies) == [200, 412, 412, 412], [reply.text for reply in replies]
+    [passed] = [reply.json() for reply in replies if reply.status_code == 200]
+    [row] = await listed(gateway)
+    assert row == passed and row["details"]["m-7b"]["version"] == 2

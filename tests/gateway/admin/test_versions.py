@@ -1,5 +1,6 @@
 """A stale edit is refused, and changes nothing, on every object that can be edited."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -58,6 +59,48 @@ async def test_a_stale_edit_is_409_and_changes_nothing(gateway: Gateway, kind: s
     fresh = await gateway.admin.request(method, path, json=body | {"version": after["version"]})
     assert fresh.is_success
     assert (await gateway.admin.request(method, path, json=body)).is_success
+
+
+TAGGED = ["tenants", "keys", "users", "tiers", "tools", "sessions", "billing-accounts"]
+
+
+@pytest.mark.parametrize("kind", TAGGED)
+async def test_an_edit_with_an_old_etag_is_412_and_changes_nothing(gateway: Gateway, kind: str) -> None:
+    method, path, body = await edited(gateway, kind)
+    tag = (await gateway.admin.get(path)).headers["etag"]
+    first = await gateway.admin.request(method, path, json=body, headers={"If-Match": tag})
+    assert first.is_success, first.text
+    assert first.headers["etag"] == f'"{first.json()["version"]}"' != tag
+    stale = await gateway.admin.request(method, path, json=body, headers={"If-Match": tag})
+    assert (stale.status_code, stale.json()["error"]["code"]) == (412, "stale_version")
+    assert stale.json()["error"]["param"] == "If-Match"
+    assert (await gateway.admin.get(path)).headers["etag"] == first.headers["etag"]
+    both = await gateway.admin.request(method, path, json=body | {"version": 99}, headers={"If-Match": tag})
+    assert (both.status_code, both.json()["error"]["param"]) == (400, "version")
+    wrong = await gateway.admin.request(method, path, json=body, headers={"If-Match": "seven"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "If-Match")
+    assert (await gateway.admin.request(method, path, json=body, headers={"If-Match": "*"})).is_success
+
+
+@pytest.mark.parametrize("kind", ["tenants", "keys", "users", "tools", "models"])
+async def test_what_was_changed_since_is_not_deleted(gateway: Gateway, kind: str) -> None:
+    method, path, body = await edited(gateway, kind)
+    old = f'"{(await shown(gateway, path))["version"]}"'
+    now = (await gateway.admin.request(method, path, json=body)).json()["version"]
+    target = "/models/m-7b" if kind == "models" else path
+    stale = await gateway.admin.delete(target, headers={"If-Match": old})
+    assert (stale.status_code, stale.json()["error"]["code"]) == (412, "stale_version")
+    assert (await shown(gateway, path))["version"] == now
+    assert (await gateway.admin.delete(target, headers={"If-Match": f'"{now}"'})).status_code == 204
+
+
+@pytest.mark.parametrize("kind", TAGGED)
+async def test_of_edits_that_race_one_passes(gateway: Gateway, kind: str) -> None:
+    method, path, body = await edited(gateway, kind)
+    tag = (await gateway.admin.get(path)).headers["etag"]
+    edits = [gateway.admin.request(method, path, json=body, headers={"If-Match": tag}) for _ in range(8)]
+    statuses = sorted(reply.status_code for reply in await asyncio.gather(*edits))
+    assert statuses == [200] + [412] * 7
 
 
 async def test_lists_are_filtered(gateway: Gateway) -> None:

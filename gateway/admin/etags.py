@@ -1,0 +1,61 @@
+"""`ETag` and `If-Match`: for HTTP clients what `version` in a body is."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Protocol, TypeVar
+
+from fastapi import Depends, Header
+from starlette.responses import Response
+
+from gateway.domain.versions import Stale
+from gateway.http.errors import GatewayError, InvalidRequest
+
+_TAG = re.compile(r'"(\d{1,10})"')
+
+
+class PreconditionFailed(GatewayError):
+    status, type, code = 412, "invalid_request_error", Stale.code
+
+
+class _HasVersion(Protocol):
+    version: int
+
+
+V = TypeVar("V", bound=_HasVersion)
+
+
+async def _if_match(
+    tag: Annotated[
+        str | None,
+        Header(alias="If-Match", description="the ETag that you read: 412 where the object was changed since"),
+    ] = None,
+) -> AsyncIterator[int | None]:
+    try:
+        yield None if tag is None or tag.strip() == "*" else _version_of(tag)
+    except Stale as stale:
+        if tag is None:
+            raise
+        raise PreconditionFailed(stale.message, param="If-Match") from None
+
+
+IfMatchDep = Annotated[int | None, Depends(_if_match)]
+"""The version that the header names; None: any."""
+
+
+def seen_version(if_match: int | None, version: int | None) -> int | None:
+    """What an edit was made on, of the header and the body's `version`."""
+    if None not in (if_match, version) and if_match != version:
+        raise InvalidRequest("If-Match and version name different versions; send one of them", param="version")
+    return version if if_match is None else if_match
+
+
+def tagged(response: Response, view: V) -> V:
+    response.headers["etag"] = f'"{view.version}"'
+    return view
+
+
+def _version_of(tag: str) -> int:
+    found = _TAG.fullmatch(tag.strip())
+    if found is None:
+        raise InvalidRequest('If-Match: send one ETag as it was read, such as "3", or *', param="If-Match")
+    return int(found[1])
