@@ -1,16 +1,18 @@
 """`/admin/v1/workers`: every replica that this gateway knows, as it sees them, and who of them gets no new requests."""
 
 import time
-from typing import Any
+from bisect import bisect_right
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from gateway.admin.names import Draft
 from gateway.clock import utc_now
 from gateway.domain.audit.service import record
 from gateway.http.errors import NotFound, Unavailable
+from gateway.http.pages import Page, PageDep
 from gateway.redis_client import AWAY
 from gateway.services import PlatformDep, Services, ServicesDep
 from router.fleet import Member, Pool
@@ -40,15 +42,21 @@ class WorkerView(BaseModel):
     """The worker's own report; foreign servers have none."""
 
 
-class WorkerList(BaseModel):
-    data: list[WorkerView]
-    next: None = None
-
-
 @router.get("")
-async def list_workers(_admin: PlatformDep, services: ServicesDep) -> WorkerList:
-    pools = services.registry.fleet.pools.values()
-    return WorkerList(data=[_view(services, pool, member) for pool in pools for member in pool.members])
+async def list_workers(
+    _admin: PlatformDep,
+    services: ServicesDep,
+    page: PageDep,
+    pool: Annotated[str | None, Query(max_length=64)] = None,
+) -> Page[WorkerView]:
+    pools = [each for each in services.registry.fleet.pools.values() if pool in (None, each.name)]
+    found = sorted(((each, member) for each in pools for member in each.members), key=_id_of)
+    if page.after is not None:
+        found = found[bisect_right(found, page.after, key=_id_of) :]
+    shown = found[: page.limit]
+    return Page(
+        data=[_view(services, *each) for each in shown], next=_id_of(shown[-1]) if len(shown) < len(found) else None
+    )
 
 
 @router.patch("/{worker_id:path}")
@@ -71,6 +79,10 @@ async def patch_worker(worker_id: str, patch: WorkerPatch, admin: PlatformDep, s
                 raise Unavailable("Redis, which tells all gateways, is away; try again", retry_after_s=1) from error
     pool, member = services.registry.find(worker_id) or found
     return _view(services, pool, member)
+
+
+def _id_of(found: tuple[Pool, Member]) -> str:
+    return found[1].worker_id
 
 
 def _view(services: Services, pool: Pool, member: Member) -> WorkerView:

@@ -28,7 +28,7 @@ class Page(BaseModel, Generic[S]):
 
 
 def page_request(
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100, after: Annotated[str | None, Query(max_length=200)] = None
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100, after: Annotated[str | None, Query(max_length=2000)] = None
 ) -> PageRequest:
     return PageRequest(limit=limit, after=after)
 
