@@ -13,7 +13,14 @@ _MIGRATION_LOCK = 0x74696572
 def _run(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         _begin_sqlite(connection)
-    context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True, compare_type=True)
+    applied = context.config.attributes.get("applied", [])
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=True,
+        compare_type=True,
+        on_version_apply=lambda *, step, **_: applied.append(step.up_revision_id),
+    )
     with context.begin_transaction():
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))

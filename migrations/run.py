@@ -6,9 +6,13 @@ from alembic import command
 from alembic.config import Config
 
 
-def migrate(database_url: str, revision: str = "head") -> None:
-    """Bring the database to `revision`. Starts an event loop of its own: call it from plain threads only."""
-    command.upgrade(alembic_config(database_url), revision)
+def migrate(database_url: str, revision: str = "head") -> list[str]:
+    """Bring the database to `revision`; the revisions that this took. Starts an event loop of its own: call it from
+    plain threads only."""
+    config = alembic_config(database_url)
+    config.attributes["applied"] = applied = []
+    command.upgrade(config, revision)
+    return applied
 
 
 def alembic_config(database_url: str) -> Config:

@@ -10,9 +10,11 @@ class Progress:
         self._is_shown = is_shown and sys.stderr.isatty()
         self._width = 0
 
-    def show(self, number: int) -> None:
+    def show(self, number: int, *, total: int | None = None) -> None:
+        """total: where it is known only now."""
         if not self._is_shown:
             return
+        self._total = total or self._total
         share = f" of {self._total:,} ({number * 100 // self._total} %)" if self._total else ""
         line = f"{number:,}{share} {self._noun}"
         sys.stderr.write(f"\r{line:<{self._width}}")

@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 import subprocess
@@ -121,3 +122,12 @@ def test_a_key_or_an_address_that_cannot_be_one_is_one_line() -> None:
 
 def test_the_version_is_shown() -> None:
     assert tiergate("--version").stdout.startswith("tiergate ")
+
+
+def test_migrate_tells_what_it_did(tmp_path: Path) -> None:
+    env = PEPPER | {"TIERGATE_DATA_DIR": str(tmp_path)}
+    first = tiergate("migrate", "--json", env=env)
+    applied = json.loads(first.stdout)["applied"]
+    assert applied[0] == "0001" and applied == sorted(applied)
+    assert json.loads(tiergate("migrate", "--json", env=env).stdout) == {"applied": []}
+    assert tiergate("migrate", env=env).stdout == "the database is at the newest revision\n"

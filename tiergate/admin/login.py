@@ -4,7 +4,7 @@ from typing import Annotated
 import typer
 
 from tiergate.admin.options import DEFAULT_BASE_URL, AsJson
-from tiergate.admin.output import show_rows
+from tiergate.admin.output import show_row, show_rows
 from tiergate.admin.profiles import DEFAULT, Profile, profiles_path, read_profiles, write_profiles
 from tiergate.failure import Failure
 
@@ -14,6 +14,7 @@ ProfileName = Annotated[str, typer.Option("--profile", help="One name for each p
 def login(
     profile: ProfileName = DEFAULT,
     base_url: Annotated[str, typer.Option(help="The gateway's base URL.")] = DEFAULT_BASE_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Keep a platform's address and an admin key, which is asked for, so that commands need neither.
 
@@ -31,7 +32,10 @@ def login(
     profiles.by_name[profile] = Profile(base_url, key)
     profiles.current = profile
     write_profiles(profiles)
-    sys.stdout.write(f"logged in to {base_url} as profile {profile}; kept in {profiles_path()}\n")
+    if as_json:
+        show_row({"profile": profile, "base_url": base_url, "kept_in": str(profiles_path())}, as_json=True)
+    else:
+        typer.echo(f"logged in to {base_url} as profile {profile}; kept in {profiles_path()}")
 
 
 def logout(profile: ProfileName = DEFAULT) -> None:

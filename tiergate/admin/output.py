@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -21,16 +22,25 @@ def show_rows(rows: Iterable[Row], columns: Sequence[str] | None = None, *, as_j
         names = list(columns or found[0])
         heads = [name.removesuffix(_MONEY) for name in names]
         cells = [heads, *([_cell(row.get(name), is_money=name.endswith(_MONEY)) for name in names] for row in found)]
-        _write(_table(cells) if not sys.stdout.isatty() else _pretty(cells))
+        _write(fitted(cells, width=get_terminal_size().columns) if sys.stdout.isatty() else _table(cells))
 
 
 def show_row(row: Row, *, as_json: bool) -> None:
     if as_json:
         _write(json.dumps(row, indent=2, ensure_ascii=False))
     else:
-        shown = {name.removesuffix(_MONEY): _cell(value, is_money=name.endswith(_MONEY)) for name, value in row.items()}
-        width = max(map(len, shown), default=0)
-        _write("\n".join(f"{name:<{width}}  {cell}" for name, cell in shown.items()))
+        cells = [_cell(value, is_money=name.endswith(_MONEY)) for name, value in row.items()]
+        _write(_record([name.removesuffix(_MONEY) for name in row], cells))
+
+
+def fitted(cells: Sequence[Sequence[str]], *, width: int) -> str:
+    """A table for a terminal of `width` columns, with the heads in the first row; rows one field a line where it is too
+    narrow for a table that can be read."""
+    heads, *rows = cells
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if sum(widths) + 3 * len(widths) + 1 > width:
+        return "\n\n".join(_record(heads, row) for row in rows)
+    return _pretty(cells, width=width)
 
 
 def _cell(value: Any, *, is_money: bool = False) -> str:
@@ -50,13 +60,18 @@ def _dollars(nanousd: int) -> str:
     return f"{'-' if nanousd < 0 else ''}${whole:,}.{digits}"
 
 
-def _table(cells: list[list[str]]) -> str:
+def _record(heads: Sequence[str], cells: Sequence[str]) -> str:
+    width = max(map(len, heads), default=0)
+    return "\n".join(f"{head:<{width}}  {cell}" for head, cell in zip(heads, cells, strict=True))
+
+
+def _table(cells: Sequence[Sequence[str]]) -> str:
     """Without colours or lines, so that cut and awk can read it; no column is shortened."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
-def _pretty(cells: list[list[str]]) -> str:
+def _pretty(cells: Sequence[Sequence[str]], *, width: int) -> str:
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -64,7 +79,7 @@ def _pretty(cells: list[list[str]]) -> str:
     table = Table(*cells[0], box=SIMPLE)
     for row in cells[1:]:
         table.add_row(*row)
-    console = Console()
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(table, markup=False)
     return captured.get().rstrip()

@@ -1,3 +1,4 @@
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,8 +38,10 @@ def rebuild(
     since: Annotated[datetime, typer.Option("--from", help="ISO 8601 in UTC: the first hour.")],
     until: Annotated[datetime, typer.Option("--to", help="ISO 8601 in UTC: up to this hour.")],
     config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make hours and days of usage again from their events, straight in ClickHouse."""
     from tiergate.commands.rebuild import rebuild_rollups
 
-    raise typer.Exit(rebuild_rollups(config, since.replace(tzinfo=UTC), until.replace(tzinfo=UTC)))
+    num_hours = rebuild_rollups(config, since.replace(tzinfo=UTC), until.replace(tzinfo=UTC))
+    typer.echo(json.dumps({"num_hours": num_hours}) if as_json else f"{num_hours} hours made again")

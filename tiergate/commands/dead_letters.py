@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tiergate.admin.options import AsJson
 from tiergate.commands.settings import gateway_settings
 from tiergate.failure import Failure
 
@@ -30,7 +31,7 @@ def list_command(config: Config = None) -> None:
 
 
 @app.command("replay")
-def replay_command(config: Config = None) -> None:
+def replay_command(config: Config = None, as_json: AsJson = False) -> None:
     """Send all of them once more; what is still wrong comes back with its reason."""
     from gateway.metering.set_aside import replay_set_aside
 
@@ -41,7 +42,8 @@ def replay_command(config: Config = None) -> None:
             from gateway.metering.kafka.dead_letters import replay_dead_letters
 
             num_events += replay_dead_letters(settings, threading.Event())
-    typer.echo(f"{num_events} events are on their way again")
+    told = f"{num_events} events are on their way again"
+    typer.echo(json.dumps({"num_events": num_events}) if as_json else told)
 
 
 def _found(settings: "GatewaySettings") -> Iterator[tuple[str, str, bytes]]:

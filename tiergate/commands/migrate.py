@@ -1,7 +1,9 @@
+import json
 from typing import Annotated
 
 import typer
 
+from tiergate.admin.options import AsJson
 from tiergate.commands.options import LogFormat
 
 
@@ -11,6 +13,7 @@ def migrate(
         typer.Option(help="SQLAlchemy URL; default: TIERGATE_DATABASE_URL, else SQLite in the data directory."),
     ] = None,
     log_format: LogFormat = "text",
+    as_json: AsJson = False,
 ) -> None:
     """Bring the relational database to the newest revision."""
     from gateway.private_folder import make_private
@@ -29,6 +32,10 @@ def migrate(
     from migrations.run import migrate as upgrade
 
     try:
-        upgrade(settings.sql_url)
+        applied = upgrade(settings.sql_url)
     except (SQLAlchemyError, OSError) as error:
         raise Failure(f"cannot migrate the database: {str(error).splitlines()[0]}", exit_code=1) from error
+    if as_json:
+        typer.echo(json.dumps({"applied": applied}))
+    else:
+        typer.echo(f"revisions applied: {', '.join(applied)}" if applied else "the database is at the newest revision")

@@ -32,6 +32,7 @@ def train(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="The file of weights to write.")] = Path("weights.bin"),
     note: Annotated[str, typer.Option("--note", help="What the data is; kept in the file.")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Train weights on graded prompts."""
     from router.weights import pack_weights
@@ -48,8 +49,9 @@ def train(
         out.write_bytes(file)
     except OSError as error:
         raise Failure(f"{out}: {error}") from None
-    typer.echo(f"{out}: {len(file):,} bytes, learnt from {len(graded.rows):,} prompts; on prompts held out:")
-    show_rows(qualities(graded, trained.scores), as_json=False)
+    if not as_json:
+        typer.echo(f"{out}: {len(file):,} bytes, learnt from {len(graded.rows):,} prompts; on prompts held out:")
+    show_rows(qualities(graded, trained.scores), as_json=as_json)
 
 
 @app.command("evaluate")

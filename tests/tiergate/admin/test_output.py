@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tiergate.admin.output import show_row, show_rows
+from tiergate.admin.output import fitted, show_row, show_rows
 
 ROWS = [{"name": "acme", "limit": None, "scopes": ["a"], "ms": 1.23456789}, {"name": "x", "limit": 5, "scopes": []}]
 
@@ -37,3 +37,12 @@ def test_money_is_shown_as_money_and_stays_exact(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "model  m\ncost   $0.0000001\n"
     show_row(rows[1], as_json=True)
     assert json.loads(capsys.readouterr().out)["cost_nanousd"] == 100
+
+
+def test_a_table_fits_the_terminal_or_its_rows_are_told_one_after_another() -> None:
+    cells = [["name", "requests_per_minute"], ["acme", "5"], ["a-long-name", "-"]]
+    table = fitted(cells, width=40)
+    assert max(map(len, table.splitlines())) <= 40 and "a-long-name" in table
+    assert fitted(cells, width=30) == (
+        "name                 acme\nrequests_per_minute  5\n\nname                 a-long-name\nrequests_per_minute  -"
+    )
