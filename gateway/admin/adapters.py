@@ -164,7 +164,12 @@ async def post_adapter(request: Request, admin: AdminDep, services: ServicesDep)
 
 @router.put("/{adapter_id}/variants/{model_id:path}", openapi_extra=_takes(None, VariantDraft))
 async def put_variant(
-    adapter_id: UUID, model_id: str, request: Request, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep
+    adapter_id: UUID,
+    model_id: str,
+    request: Request,
+    admin: AdminDep,
+    services: ServicesDep,
+    if_match: IfMatchDep = None,
 ) -> AdapterView:
     """Add the adapter's variant for another base model, or put a new version in the place of the one that is there.
 

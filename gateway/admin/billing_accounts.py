@@ -1,17 +1,17 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.names import Draft, Version
 from gateway.billing.periods import zone_of
 from gateway.clock import utc_now
 from gateway.domain.invoices.service import Terms, set_terms, terms_of
 from gateway.services import AdminDep, PlatformDep, SessionsDep
 
-router = APIRouter(prefix="/billing-accounts", tags=["invoices"])
+router = APIRouter(prefix="/billing-accounts", tags=["invoices"], route_class=TaggedRoute)
 
 
 class BillingAccountDraft(Draft):
@@ -39,12 +39,10 @@ class BillingAccountView(BaseModel):
 
 
 @router.get("/{tenant_id}")
-async def show_account(
-    tenant_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response
-) -> BillingAccountView:
+async def show_account(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> BillingAccountView:
     admin.require_tenant(tenant_id)
     async with sessions() as session:
-        return tagged(response, BillingAccountView.model_validate(await terms_of(session, tenant_id)))
+        return BillingAccountView.model_validate(await terms_of(session, tenant_id))
 
 
 @router.put("/{tenant_id}")
@@ -53,12 +51,11 @@ async def put_account(
     draft: BillingAccountDraft,
     admin: PlatformDep,
     sessions: SessionsDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> BillingAccountView:
     zone_of(draft.time_zone)
     version = seen_version(if_match, draft.version)
     terms = Terms(**draft.model_dump(exclude={"version"}))
     await set_terms(sessions, admin, tenant_id, terms, version=version, now=utc_now())
     async with sessions() as session:
-        return tagged(response, BillingAccountView.model_validate(await terms_of(session, tenant_id)))
+        return BillingAccountView.model_validate(await terms_of(session, tenant_id))

@@ -1,10 +1,14 @@
 """`ETag` and `If-Match`: for HTTP clients what `version` in a body is."""
 
+import contextlib
 import re
-from collections.abc import AsyncIterator
-from typing import Annotated, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import Depends, Header
+from fastapi.routing import APIRoute
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.domain.versions import Stale
@@ -17,11 +21,27 @@ class PreconditionFailed(GatewayError):
     status, type, code = 412, "invalid_request_error", Stale.code
 
 
-class _HasVersion(Protocol):
+class _Versioned(msgspec.Struct):
     version: int
 
 
-V = TypeVar("V", bound=_HasVersion)
+_ANSWER = msgspec.json.Decoder(_Versioned)
+
+
+class TaggedRoute(APIRoute):
+    """Its answers have the version of the object that they show as ETag."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_tagged(request: Request) -> Response:
+            response = await handle(request)
+            # Lists, and what has no version, have no tag.
+            with contextlib.suppress(msgspec.MsgspecError):
+                response.headers["etag"] = f'"{_ANSWER.decode(response.body).version}"'
+            return response
+
+        return handle_tagged
 
 
 async def _if_match(
@@ -47,11 +67,6 @@ def seen_version(if_match: int | None, version: int | None) -> int | None:
     if None not in (if_match, version) and if_match != version:
         raise InvalidRequest("If-Match and version name different versions; send one of them", param="version")
     return version if if_match is None else if_match
-
-
-def tagged(response: Response, view: V) -> V:
-    response.headers["etag"] = f'"{view.version}"'
-    return view
 
 
 def _version_of(tag: str) -> int:

@@ -3,10 +3,10 @@ from ipaddress import ip_network
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.limit_fields import KeyLimits
 from gateway.admin.names import Draft, Id, ModelId, Moment, Name, Version
 from gateway.clock import utc_now
@@ -17,7 +17,7 @@ from gateway.domain.principal import Scope
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, ServicesDep, SessionsDep, asked_tenant
 
-router = APIRouter(prefix="/keys", tags=["keys"])
+router = APIRouter(prefix="/keys", tags=["keys"], route_class=TaggedRoute)
 
 MAX_OVERLAP_S = 30 * 86_400
 
@@ -129,9 +129,9 @@ async def list_keys(
 
 
 @router.get("/{key_id}")
-async def show_key(key_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> KeyView:
+async def show_key(key_id: UUID, admin: AdminDep, sessions: SessionsDep) -> KeyView:
     async with sessions() as session:
-        return tagged(response, KeyView.model_validate(await get_key(session, admin, key_id)))
+        return KeyView.model_validate(await get_key(session, admin, key_id))
 
 
 @router.patch("/{key_id}")
@@ -140,15 +140,14 @@ async def patch_key(
     change: KeyChange,
     admin: AdminDep,
     services: ServicesDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> KeyView:
     version = seen_version(if_match, change.version)
     key = await change_key(
         services.sessions, admin, key_id, _fields(change, but={"version"}), version=version, now=utc_now()
     )
     await services.end_key(key.prefix, key.previous_prefix)
-    return tagged(response, KeyView.model_validate(key))
+    return KeyView.model_validate(key)
 
 
 @router.post("/{key_id}/rotate")
@@ -164,7 +163,7 @@ async def post_rotation(key_id: UUID, rotation: Rotation, admin: AdminDep, servi
 
 
 @router.delete("/{key_id}", status_code=204)
-async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep) -> None:
+async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
     """Every gateway refuses it within a second, or two without Redis. The last key that may administer the platform
     stays: 409."""
     key = await revoke_key(services.sessions, admin, key_id, version=if_match, now=utc_now())

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from gateway.admin.etags import IfMatchDep
+from gateway.admin.etags import IfMatchDep, TaggedRoute
 from gateway.admin.names import Draft, ModelId, PoolName, Version
 from gateway.clock import utc_now
 from gateway.domain.models.models import Model
@@ -13,7 +13,7 @@ from gateway.domain.models.service import declare_model, delete_model
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
 
-router = APIRouter(prefix="/models", tags=["models"])
+router = APIRouter(prefix="/models", tags=["models"], route_class=TaggedRoute)
 
 
 class ModelDraft(Draft):
@@ -67,7 +67,7 @@ async def list_models(
 
 
 @router.delete("/{model_id:path}", status_code=204)
-async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep) -> None:
+async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
     """Its names are free again; its prices and its usage stay. 409 while adapters, tiers or the configuration name it,
     or members serve it."""
     await delete_model(

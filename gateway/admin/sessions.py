@@ -3,16 +3,16 @@
 from typing import Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.names import Draft, Version
 from gateway.clock import utc_now
 from gateway.domain.sessions.service import change_policy, read_policy
 from gateway.services import AdminDep, ServicesDep, SessionsDep
 
-router = APIRouter(prefix="/tenants/{tenant_id}/sessions", tags=["tenants"])
+router = APIRouter(prefix="/tenants/{tenant_id}/sessions", tags=["tenants"], route_class=TaggedRoute)
 
 
 class SessionPolicyChange(Draft):
@@ -35,8 +35,8 @@ class SessionPolicyView(BaseModel):
 
 
 @router.get("")
-async def show_policy(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> SessionPolicyView:
-    return tagged(response, SessionPolicyView.model_validate(await read_policy(sessions, admin, tenant_id)))
+async def show_policy(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> SessionPolicyView:
+    return SessionPolicyView.model_validate(await read_policy(sessions, admin, tenant_id))
 
 
 @router.patch("")
@@ -45,8 +45,7 @@ async def patch_policy(
     change: SessionPolicyChange,
     admin: AdminDep,
     services: ServicesDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> SessionPolicyView:
     policy = await change_policy(
         services.sessions,
@@ -58,4 +57,4 @@ async def patch_policy(
         now=utc_now(),
     )
     await services.reload()
-    return tagged(response, SessionPolicyView.model_validate(policy))
+    return SessionPolicyView.model_validate(policy)

@@ -2,10 +2,10 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.limit_fields import TenantLimits, UserLimits
 from gateway.admin.names import Draft, Name, Version
 from gateway.clock import utc_now
@@ -20,7 +20,7 @@ from gateway.domain.tenants.service import (
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep, visible_tenant
 
-router = APIRouter(prefix="/tenants", tags=["tenants"])
+router = APIRouter(prefix="/tenants", tags=["tenants"], route_class=TaggedRoute)
 
 
 class TenantDraft(Draft):
@@ -92,8 +92,8 @@ async def list_tenants(
 
 
 @router.get("/{tenant_id}")
-async def show_tenant(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> TenantView:
-    return tagged(response, TenantView.model_validate(await get_tenant(sessions, admin, tenant_id)))
+async def show_tenant(tenant_id: UUID, admin: AdminDep, sessions: SessionsDep) -> TenantView:
+    return TenantView.model_validate(await get_tenant(sessions, admin, tenant_id))
 
 
 @router.patch("/{tenant_id}")
@@ -102,8 +102,7 @@ async def patch_tenant(
     change: TenantChange,
     admin: AdminDep,
     services: ServicesDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> TenantView:
     fields = change.model_dump(exclude_unset=True, exclude={"version"})
     version = seen_version(if_match, change.version)
@@ -112,11 +111,13 @@ async def patch_tenant(
         services.sessions, admin, tenant_id, **fields, changed=changed, version=version, now=utc_now()
     )
     await services.reload()
-    return tagged(response, TenantView.model_validate(tenant))
+    return TenantView.model_validate(tenant)
 
 
 @router.delete("/{tenant_id}", status_code=204)
-async def remove_tenant(tenant_id: UUID, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep) -> None:
+async def remove_tenant(
+    tenant_id: UUID, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep = None
+) -> None:
     """Its keys stop working, its adapters go and its name is free again. Its usage stays for invoices."""
     await delete_tenant(services.sessions, admin, tenant_id, version=if_match, now=utc_now())
     await services.reload()

@@ -1,11 +1,11 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import select
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.limit_fields import Count, SmallCount, Tokens
 from gateway.admin.names import Draft, PoolName, TierName, Version
 from gateway.clock import utc_now
@@ -15,7 +15,7 @@ from gateway.http.errors import NotFound
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep
 
-router = APIRouter(prefix="/tiers", tags=["tiers"])
+router = APIRouter(prefix="/tiers", tags=["tiers"], route_class=TaggedRoute)
 
 
 OnSaturation = Literal["fallback", "queue", "reject"]
@@ -122,12 +122,12 @@ async def list_tiers(_admin: AdminDep, sessions: SessionsDep, page: PageDep) -> 
 
 
 @router.get("/{name}")
-async def get_tier(name: str, _admin: AdminDep, sessions: SessionsDep, response: Response) -> TierView:
+async def get_tier(name: str, _admin: AdminDep, sessions: SessionsDep) -> TierView:
     async with sessions() as session:
         tier = await session.get(Tier, name)
     if tier is None:
         raise NotFound(f"there is no tier {name!r}")
-    return tagged(response, TierView.model_validate(tier))
+    return TierView.model_validate(tier)
 
 
 @router.patch("/{name}")
@@ -136,8 +136,7 @@ async def patch_tier(
     change: TierChange,
     admin: PlatformDep,
     services: ServicesDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> TierView:
     changes = change.model_dump(exclude_unset=True, exclude={"version"})
     tier = await change_tier(
@@ -151,4 +150,4 @@ async def patch_tier(
         now=utc_now(),
     )
     await services.reload()
-    return tagged(response, TierView.model_validate(tier))
+    return TierView.model_validate(tier)

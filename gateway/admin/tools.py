@@ -3,10 +3,10 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.names import Draft, Id, Version
 from gateway.clock import utc_now
 from gateway.domain.principal import Principal
@@ -24,7 +24,7 @@ from gateway.http.errors import NotFound
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, Services, ServicesDep, SessionsDep, asked_tenant
 
-router = APIRouter(prefix="/tools", tags=["tools"])
+router = APIRouter(prefix="/tools", tags=["tools"], route_class=TaggedRoute)
 
 MAX_TIMEOUT_S = 60
 MAX_RESULT_BYTES = 256 * 1024
@@ -160,12 +160,12 @@ async def list_tools(
 
 
 @router.get("/{tool_id}")
-async def get_tool(tool_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> ToolView:
+async def get_tool(tool_id: UUID, admin: AdminDep, sessions: SessionsDep) -> ToolView:
     async with sessions() as session:
         tool = await session.scalar(tools_visible_to(asked_tenant(admin, None)).where(ServerTool.id == tool_id))
     if tool is None:
         raise NotFound("there is no such tool")
-    return tagged(response, _view(tool, admin))
+    return _view(tool, admin)
 
 
 @router.patch("/{tool_id}")
@@ -174,8 +174,7 @@ async def patch_tool(
     change: ToolChange,
     admin: AdminDep,
     services: ServicesDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> ToolView:
     changes = change.model_dump(exclude_unset=True, exclude={"credential", "version"})
     _check(services, changes)
@@ -191,11 +190,11 @@ async def patch_tool(
         now=utc_now(),
     )
     services.tool_book.forget()
-    return tagged(response, _view(tool, admin))
+    return _view(tool, admin)
 
 
 @router.delete("/{tool_id}", status_code=204)
-async def remove_tool(tool_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep) -> None:
+async def remove_tool(tool_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
     """Requests that are under way call it to their end."""
     await delete_tool(services.sessions, admin, tool_id, version=if_match, now=utc_now())
     services.tool_book.forget()

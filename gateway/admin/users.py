@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.etags import IfMatchDep, seen_version, tagged
+from gateway.admin.etags import IfMatchDep, TaggedRoute, seen_version
 from gateway.admin.limit_fields import UserLimits
 from gateway.admin.names import Draft, Id, UserId, Version
 from gateway.clock import utc_now
@@ -22,7 +22,7 @@ from gateway.domain.tenants.models import EndUser
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, ServicesDep, SessionsDep, asked_tenant
 
-router = APIRouter(prefix="/users", tags=["users"])
+router = APIRouter(prefix="/users", tags=["users"], route_class=TaggedRoute)
 
 
 class EndUserDraft(Draft):
@@ -80,9 +80,9 @@ async def list_users(
 
 
 @router.get("/{user_row_id}")
-async def show_user(user_row_id: UUID, admin: AdminDep, sessions: SessionsDep, response: Response) -> EndUserView:
+async def show_user(user_row_id: UUID, admin: AdminDep, sessions: SessionsDep) -> EndUserView:
     async with sessions() as session:
-        return tagged(response, EndUserView.model_validate(await get_end_user(session, admin, user_row_id)))
+        return EndUserView.model_validate(await get_end_user(session, admin, user_row_id))
 
 
 @router.patch("/{user_row_id}")
@@ -91,18 +91,17 @@ async def patch_user(
     change: EndUserChange,
     admin: AdminDep,
     services: ServicesDep,
-    response: Response,
-    if_match: IfMatchDep,
+    if_match: IfMatchDep = None,
 ) -> EndUserView:
     version = seen_version(if_match, change.version)
     limits = None if change.limits is None else change.limits.model_dump(exclude_unset=True)
     user = await change_end_user(services.sessions, admin, user_row_id, limits, version=version, now=utc_now())
     await services.reload()
-    return tagged(response, EndUserView.model_validate(user))
+    return EndUserView.model_validate(user)
 
 
 @router.delete("/{user_row_id}", status_code=204)
-async def remove_user(user_row_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep) -> None:
+async def remove_user(user_row_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
     """The tenant's `user_limits` hold again."""
     await delete_end_user(services.sessions, admin, user_row_id, version=if_match, now=utc_now())
     await services.reload()
