@@ -20,6 +20,7 @@ from uuid import uuid4
 from gateway.database import Sessions, open_sessions
 from gateway.domain.audit.verification import verify
 from gateway.domain.audit.writing import NewEntry, append
+from gateway.peppers import Peppers
 from migrations.run import migrate
 
 PEPPER = "pepper-of-the-benchmark"
@@ -60,11 +61,11 @@ async def write(sessions: Sessions, num_rows: int) -> None:
 
 
 async def measure(url: str, num_rows: int) -> dict[str, float | int | str]:
-    async with open_sessions(url, pepper=PEPPER) as sessions:
+    async with open_sessions(url, peppers=Peppers(PEPPER)) as sessions:
         started = time.perf_counter()
         await write(sessions, num_rows)
         written = time.perf_counter()
-        end = await verify(sessions, pepper=PEPPER)
+        end = await verify(sessions, peppers=Peppers(PEPPER))
         verified = time.perf_counter()
     assert end.num_rows == num_rows
     return {

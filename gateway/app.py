@@ -115,7 +115,7 @@ def create_app(services: Services) -> FastAPI:
     for path, endpoint in _inference(services).items():
         # Reached only with another method, which gets its 405 here.
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
-    dashboard = dashboard_router(pepper=services.settings.key_pepper.get_secret_value())
+    dashboard = dashboard_router(peppers=services.settings.peppers)
     data_plane = (
         *(public_models_router, tokens_router, route_router, usage_router, limits_router, organization_router),
         *(file_routes.router, batches_router),

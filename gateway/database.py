@@ -11,7 +11,11 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase
 
+from gateway.peppers import Peppers
+
 Sessions = async_sessionmaker[AsyncSession]
+NO_PEPPER = Peppers("")
+"""Of who changes nothing."""
 
 _NAMES = {
     "ix": "ix_%(column_0_label)s",
@@ -67,11 +71,11 @@ def make_engine(database_url: str) -> AsyncEngine:
 
 
 @asynccontextmanager
-async def open_sessions(database_url: str, *, pepper: str = "") -> AsyncIterator[Sessions]:
-    """pepper: what the audit log is sealed with by whoever changes anything."""
+async def open_sessions(database_url: str, *, peppers: Peppers = NO_PEPPER) -> AsyncIterator[Sessions]:
+    """peppers: what the audit log is sealed with by whoever changes anything."""
     engine = make_engine(database_url)
     try:
-        yield async_sessionmaker(engine, expire_on_commit=False, info={"pepper": pepper})
+        yield async_sessionmaker(engine, expire_on_commit=False, info={"peppers": peppers})
     finally:
         await engine.dispose()
 

@@ -28,9 +28,12 @@ from gateway.database import Sessions, check_exists, open_sessions
 from gateway.domain.catalog import CatalogCache
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.last_used import LastUsed
+from gateway.domain.keys.rehashing import Rehasher
 from gateway.domain.keys.service import bootstrap_admin_key
 from gateway.domain.models.service import declare_model
 from gateway.domain.notices import Notices
+from gateway.domain.peppers.origin import note_origin
+from gateway.domain.peppers.standing import warn_of_missing
 from gateway.domain.tools.tool_book import ToolBook
 from gateway.domain.webhooks.delivery import WebhookSender
 from gateway.http.errors import GatewayError
@@ -100,8 +103,8 @@ async def open_services(
             tracing = await stack.enter_async_context(open_tracing(settings.otlp_endpoint, ratio=settings.trace_ratio))
         except ImportError as error:
             raise ConfigError(f"TIERGATE_OTLP_ENDPOINT: the extra `otel` is not installed ({error})") from error
-        pepper = settings.key_pepper.get_secret_value()
-        sessions = await stack.enter_async_context(open_sessions(settings.sql_url, pepper=pepper))
+        peppers = settings.peppers
+        sessions = await stack.enter_async_context(open_sessions(settings.sql_url, peppers=peppers))
         catalog = CatalogCache(sessions)
         await _prepare_database(settings, sessions, catalog)
         await asyncio.to_thread(adopt_orphans, settings.data_dir)
@@ -139,7 +142,7 @@ async def open_services(
         stack.push_async_callback(outbound.close)
         tool_outbound = Outbound(allowed_private=settings.outbound_private_networks if settings.tool_hosts else ())
         stack.push_async_callback(tool_outbound.close)
-        webhooks = WebhookSender(sessions, outbound, pepper=pepper, holder=incarnation)
+        webhooks = WebhookSender(sessions, outbound, peppers=peppers, holder=incarnation)
         alerts = BudgetAlerts(sessions, catalog, ledger, holder=incarnation)
         workers = await stack.enter_async_context(WorkerClient(settings))
         fixed = FixedMembers(settings, workers)
@@ -156,16 +159,17 @@ async def open_services(
             holder=incarnation,
             request_timeout_s=settings.request_timeout_s,
         )
-        keyring = Keyring(sessions, pepper=settings.key_pepper.get_secret_value())
+        keyring = Keyring(sessions, peppers=peppers)
+        rehasher = Rehasher(sessions, keyring.take_outdated)
         last_used = LastUsed(sessions, keyring)
         notices = Notices(redis, keyring, catalog, sender=incarnation, redraw=registry.redraw)
         metrics = Metrics()
         trail = AuditTrail(sessions, metrics, shows_arguments=settings.tool_audit_arguments)
-        tools = ToolCaller(tool_outbound, trail, metrics, pepper=pepper, allowed_hosts=settings.tool_hosts)
+        tools = ToolCaller(tool_outbound, trail, metrics, peppers=peppers, allowed_hosts=settings.tool_hosts)
         reconciler = Reconciler(sessions, usage, registry, workers, metrics)
         gates = Gates(Thresholds(max_waiting=settings.saturated_waiting, min_free_kv=settings.saturated_free_kv))
         overload = OverloadGuard(metrics)
-        answers = AnswerStore(limiter.redis, pepper=pepper, is_away=lambda: limiter.is_local)
+        answers = AnswerStore(limiter.redis, peppers=peppers, is_away=lambda: limiter.is_local)
         services = Services(
             settings=settings,
             sessions=sessions,
@@ -227,6 +231,7 @@ async def open_services(
                 overload.beat_forever(),
                 keyring.refresh_forever(),
                 last_used.write_forever(),
+                rehasher.write_forever(),
                 notices.follow_forever(),
                 catalog.refresh_forever(),
                 limiter.run_forever(),
@@ -258,6 +263,7 @@ async def open_services(
         with contextlib.suppress(SQLAlchemyError, OSError):
             await trail.write()
             await last_used.write()
+            await rehasher.write()
         await limiter.settlements.drain_once()
         with contextlib.suppress(*AWAY):
             await leases.leave()
@@ -295,7 +301,7 @@ async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catal
             await bootstrap_admin_key(
                 sessions,
                 settings.bootstrap_admin_key.get_secret_value(),
-                pepper=settings.key_pepper.get_secret_value(),
+                pepper=settings.peppers.current,
                 now=utc_now(),
             )
         for name, pool in settings.all_pools.items():
@@ -308,6 +314,8 @@ async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catal
                 kind=pool.kind,
                 now=utc_now(),
             )
+        await note_origin(sessions, settings.peppers)
+        await warn_of_missing(sessions, settings.peppers, now=utc_now())
         await catalog.reload()
     except GatewayError as error:
         # A name that another model, pool or adapter has.

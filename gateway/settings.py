@@ -27,6 +27,7 @@ from pydantic_settings import (
 )
 
 from gateway.kafka_settings import KafkaSettings
+from gateway.peppers import Peppers
 
 ENV_PREFIX = "TIERGATE_"
 CONFIG_EXIT_CODE = 2
@@ -48,6 +49,7 @@ def _split(value: Any) -> Any:
 
 
 Listed = BeforeValidator(_split)
+Pepper = Annotated[SecretStr, Field(min_length=16)]
 Origin = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^(\*|https?://[^\s/*]+)$")]
 ToolHost = Annotated[str, Field(pattern=r"^((\*\.)?[a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$")]
 HttpUrl = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^https?://[^\s]+$")]
@@ -174,6 +176,10 @@ class GatewaySettings(KafkaSettings):
     batch_concurrency: int = Field(default=32, ge=1)
     """Requests of batches at a time, in each gateway process, however much is idle."""
     key_pepper: SecretStr = Field(min_length=16)
+    old_key_peppers: Annotated[tuple[Pepper, ...], NoDecode, Listed] = ()
+    """Of before; what was made with them is read, and moves to the one above."""
+    next_key_pepper: Pepper | None = None
+    """What the one above is about to be replaced by: what gateways that have it already make is read."""
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: SecretStr | None = Field(default=None, min_length=8)
     metrics_key: SecretStr | None = Field(default=None, min_length=8)
@@ -254,6 +260,15 @@ class GatewaySettings(KafkaSettings):
             if name.endswith(OVERFLOW_SUFFIX):
                 raise ValueError(f"{name}: names that end in {OVERFLOW_SUFFIX} are those of pools' overflows")
         return pools
+
+    @property
+    def peppers(self) -> Peppers:
+        following = self.next_key_pepper
+        return Peppers(
+            self.key_pepper.get_secret_value(),
+            old=tuple(pepper.get_secret_value() for pepper in self.old_key_peppers),
+            upcoming=None if following is None else following.get_secret_value(),
+        )
 
     @property
     def store_url(self) -> str:

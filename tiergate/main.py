@@ -30,6 +30,7 @@ from tiergate.commands import (
     doctor,
     gateway,
     migrate,
+    pepper,
     producer,
     router,
     up,
@@ -65,6 +66,7 @@ def make_app() -> typer.Typer:
     app.command(rich_help_panel="Administer a running platform", name="profiles")(login.list_profiles)
     app.command(rich_help_panel="Administer a running platform")(reconcile.reconcile)
     app.add_typer(dead_letters.app, rich_help_panel="Run")
+    app.add_typer(pepper.app, rich_help_panel="Run")
     for group in (
         tenants.app,
         users.app,

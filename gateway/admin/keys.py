@@ -175,4 +175,4 @@ def _fields(sent: KeyTerms, *, but: set[str] | None = None) -> dict[str, Any]:
 
 
 def _pepper(services: ServicesDep) -> str:
-    return services.settings.key_pepper.get_secret_value()
+    return services.settings.peppers.current

@@ -53,7 +53,7 @@ async def patch_policy(
         tenant_id,
         **change.model_dump(exclude_unset=True, exclude={"version"}),
         version=seen_version(if_match, change.version),
-        pepper=services.settings.key_pepper.get_secret_value(),
+        pepper=services.settings.peppers.current,
         now=utc_now(),
     )
     await services.reload()

@@ -214,7 +214,7 @@ def _pair(draft: CredentialDraft | None) -> Credential | None:
 
 
 def _pepper(services: Services) -> str:
-    return services.settings.key_pepper.get_secret_value()
+    return services.settings.peppers.current
 
 
 def _view(tool: ServerTool, admin: Principal) -> ToolView:

@@ -7,7 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.names import Draft, Id
 from gateway.clock import utc_now
+from gateway.domain.sealing import CannotUnseal
 from gateway.domain.webhooks.models import Delivery, Webhook
+from gateway.domain.webhooks.secrets import secret_of
 from gateway.domain.webhooks.service import (
     EventName,
     create_webhook,
@@ -15,9 +17,9 @@ from gateway.domain.webhooks.service import (
     deliveries_of,
     get_webhook,
     ping,
-    secret_of,
     webhooks_visible_to,
 )
+from gateway.http.errors import Conflict
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, ServicesDep, SessionsDep, asked_tenant
 
@@ -71,9 +73,10 @@ async def post_webhook(draft: WebhookDraft, admin: AdminDep, services: ServicesD
         tenant_id=draft.tenant_id or admin.tenant_id,
         url=draft.url,
         events=draft.events,
+        pepper=services.settings.peppers.current,
         now=utc_now(),
     )
-    return NewWebhookView(**_fields(webhook), secret=_secret(services, webhook.id))
+    return NewWebhookView(**_fields(webhook), secret=_secret(services, webhook))
 
 
 @router.get("")
@@ -89,7 +92,7 @@ async def list_webhooks(
 async def show_secret(webhook_id: UUID, admin: AdminDep, services: ServicesDep) -> NewWebhookView:
     async with services.sessions() as session:
         webhook = await get_webhook(session, admin, webhook_id)
-    return NewWebhookView(**_fields(webhook), secret=_secret(services, webhook.id))
+    return NewWebhookView(**_fields(webhook), secret=_secret(services, webhook))
 
 
 @router.get("/{webhook_id}/deliveries")
@@ -117,5 +120,8 @@ def _fields(webhook: Webhook) -> dict[str, Any]:
     return WebhookView.model_validate(webhook).model_dump()
 
 
-def _secret(services: ServicesDep, webhook_id: UUID) -> str:
-    return secret_of(webhook_id, pepper=services.settings.key_pepper.get_secret_value())
+def _secret(services: ServicesDep, webhook: Webhook) -> str:
+    try:
+        return secret_of(webhook, peppers=services.settings.peppers)
+    except CannotUnseal:
+        raise Conflict("its secret was sealed under a pepper that this gateway does not have") from None

@@ -8,6 +8,8 @@ from uuid import UUID
 
 import msgspec
 
+from gateway.peppers import Peppers
+
 COOKIE = "tiergate_session"
 LIFETIME = timedelta(hours=12)
 
@@ -22,14 +24,16 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SessionSigner:
-    def __init__(self, pepper: str) -> None:
+    """Signs with the current pepper, and takes what was signed with another."""
+
+    def __init__(self, peppers: Peppers) -> None:
         # Keys of their own, so that nothing signed for one purpose passes for another.
-        self._cookie_key = hmac.digest(pepper.encode(), b"dashboard session", "sha256")
-        self._form_key = hmac.digest(pepper.encode(), b"dashboard form", "sha256")
+        self._cookie_keys = [hmac.digest(each.encode(), b"dashboard session", "sha256") for each in peppers.all]
+        self._form_keys = [hmac.digest(each.encode(), b"dashboard form", "sha256") for each in peppers.all]
 
     def seal(self, session: Session) -> str:
         payload = msgspec.json.encode(session)
-        return f"{_encode(payload)}.{_encode(hmac.digest(self._cookie_key, payload, 'sha256'))}"
+        return f"{_encode(payload)}.{_encode(hmac.digest(self._cookie_keys[0], payload, 'sha256'))}"
 
     def unseal(self, cookie: str, *, now: datetime) -> Session | None:
         """None for a cookie that is not ours or has expired."""
@@ -38,7 +42,7 @@ class SessionSigner:
             payload, mac = _decode(first), _decode(second)
         except (binascii.Error, ValueError):
             return None
-        if not hmac.compare_digest(mac, hmac.digest(self._cookie_key, payload, "sha256")):
+        if not any(hmac.compare_digest(mac, hmac.digest(key, payload, "sha256")) for key in self._cookie_keys):
             return None
         try:
             session = msgspec.json.decode(payload, type=Session)
@@ -47,12 +51,17 @@ class SessionSigner:
             return None
         return session if session.expires_at > now else None
 
-    def form_token(self, session: Session) -> str:
-        """What a form of this session carries to prove that the page was ours."""
-        return _encode(hmac.digest(self._form_key, msgspec.json.encode(session), "sha256"))
+    def form_tokens(self, session: Session) -> tuple[str, ...]:
+        """What a form of this session carries to prove that the page was ours: the first, or one of another pepper."""
+        payload = msgspec.json.encode(session)
+        return tuple(_encode(hmac.digest(key, payload, "sha256")) for key in self._form_keys)
 
     def is_form_token(self, token: str, session: Session) -> bool:
-        return hmac.compare_digest(token.encode(), self.form_token(session).encode())
+        return is_one_of(token, self.form_tokens(session))
+
+
+def is_one_of(token: str, right: tuple[str, ...]) -> bool:
+    return any(hmac.compare_digest(token.encode(), each.encode()) for each in right)
 
 
 def _encode(raw: bytes) -> str:

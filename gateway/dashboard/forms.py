@@ -1,6 +1,5 @@
 """Forms that do something: only from our own page, and never by GET; what is refused is shown again as it was typed."""
 
-import hmac
 from collections.abc import Mapping
 from types import MappingProxyType
 from urllib.parse import urlencode
@@ -10,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from gateway.admin.adapter_forms import form_upload
+from gateway.dashboard.cookies import is_one_of
 from gateway.dashboard.links import LOGIN
 from gateway.dashboard.notices import NOTICES
 from gateway.dashboard.pages import FormPage, UploadPage
@@ -25,7 +25,7 @@ def require_own(request: Request, visitor: Visitor, token: str) -> None:
     """Raises Forbidden for a form that is not of a page of this visit."""
     if not is_own_form(request):
         raise Forbidden("this form was sent from another site")
-    if not hmac.compare_digest(token.encode(), visitor.form_token.encode()):
+    if not is_one_of(token, visitor.form_tokens):
         raise Forbidden("the page was older than your login, so nothing was done; send it again")
 
 

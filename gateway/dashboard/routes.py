@@ -40,6 +40,7 @@ from gateway.dashboard.typed import Typed, is_own_form
 from gateway.dashboard.visitors import Place, Visitor, visitor_of
 from gateway.http.errors import GatewayError, NotFound
 from gateway.http.forms import is_form
+from gateway.peppers import Peppers
 from gateway.services import Services, ServicesDep
 
 PAGES: tuple[AnyPage, ...] = (
@@ -72,10 +73,10 @@ PAGES: tuple[AnyPage, ...] = (
 Handler = Callable[[Request, Services, Visitor], Awaitable[Response]]
 
 
-def dashboard_router(*, pepper: str) -> APIRouter:
-    """`pepper` signs the session cookies, through keys derived from it."""
+def dashboard_router(*, peppers: Peppers) -> APIRouter:
+    """`peppers` sign the session cookies, through keys derived from them."""
     router = APIRouter(prefix="/dashboard", include_in_schema=False)
-    signer = SessionSigner(pepper)
+    signer = SessionSigner(peppers)
     login = LoginViews(signer)
     router.add_api_route("/login", login.page, methods=["GET"])
     router.add_api_route("/login", login.log_in, methods=["POST"])

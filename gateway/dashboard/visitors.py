@@ -34,7 +34,7 @@ class Visitor:
     principal: Principal
     names: Names
     visit_id: UUID
-    form_token: str
+    form_tokens: tuple[str, ...]
     path: str
     """Of the page that is shown."""
     here: str
@@ -46,6 +46,10 @@ class Visitor:
     """What was done just now, to be said once."""
     places: Sequence[Place]
     """The navigation."""
+
+    @property
+    def form_token(self) -> str:
+        return self.form_tokens[0]
 
     @property
     def is_admin(self) -> bool:
@@ -107,7 +111,7 @@ async def visitor_of(
         principal,
         await names_for(sessions, principal),
         visit.visit_id,
-        signer.form_token(visit),
+        signer.form_tokens(visit),
         request.url.path,
         Query(request.url.path, _asked(request, principal)).url(notice="", tz=""),
         zone=zone_of(request),

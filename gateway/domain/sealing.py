@@ -7,6 +7,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gateway.peppers import Peppers
+
 _NONCE_BYTES = 12
 KEY_BYTES = 32
 
@@ -21,13 +23,20 @@ def seal(secret: bytes, *, purpose: bytes, bound_to: bytes, pepper: str) -> byte
     return nonce + AESGCM(_key(pepper, purpose)).encrypt(nonce, secret, bound_to)
 
 
-def unseal(sealed: bytes, *, purpose: bytes, bound_to: bytes, pepper: str) -> bytes:
+def unseal(sealed: bytes, *, purpose: bytes, bound_to: bytes, peppers: Peppers) -> bytes:
     """Raises CannotUnseal."""
+    return unseal_with(sealed, purpose=purpose, bound_to=bound_to, peppers=peppers)[0]
+
+
+def unseal_with(sealed: bytes, *, purpose: bytes, bound_to: bytes, peppers: Peppers) -> tuple[bytes, str]:
+    """The secret, and which pepper it was sealed under. Raises CannotUnseal."""
     nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-    try:
-        return AESGCM(_key(pepper, purpose)).decrypt(nonce, ciphertext, bound_to)
-    except InvalidTag:
-        raise CannotUnseal from None
+    for pepper in peppers.all:
+        try:
+            return AESGCM(_key(pepper, purpose)).decrypt(nonce, ciphertext, bound_to), pepper
+        except InvalidTag:
+            continue
+    raise CannotUnseal
 
 
 def _key(pepper: str, purpose: bytes) -> bytes:

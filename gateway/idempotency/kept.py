@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gateway.peppers import Peppers
+
 _NONCE_BYTES = 12
 _KEY_BYTES = 32
 _LEVEL = 1
@@ -29,20 +31,25 @@ _DECODER = msgspec.msgpack.Decoder(KeptAnswer)
 
 
 class AnswerSeal:
-    def __init__(self, pepper: str) -> None:
-        key = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"tiergate kept answers").derive(pepper.encode())
-        self._cipher = AESGCM(key)
+    def __init__(self, peppers: Peppers) -> None:
+        self._ciphers = [_cipher(pepper) for pepper in peppers.all]
 
     def seal(self, answer: KeptAnswer, *, name: str) -> bytes:
         """name: under which it is kept, and nowhere else readable."""
         nonce = os.urandom(_NONCE_BYTES)
         packed = zlib.compress(msgspec.msgpack.encode(answer), _LEVEL)
-        return nonce + self._cipher.encrypt(nonce, packed, name.encode())
+        return nonce + self._ciphers[0].encrypt(nonce, packed, name.encode())
 
     def open(self, sealed: bytes, *, name: str) -> KeptAnswer | None:
         """None where it was sealed under another pepper."""
-        try:
-            packed = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
-        except InvalidTag:
-            return None
-        return _DECODER.decode(zlib.decompress(packed))
+        for cipher in self._ciphers:
+            try:
+                packed = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+            except InvalidTag:
+                continue
+            return _DECODER.decode(zlib.decompress(packed))
+        return None
+
+
+def _cipher(pepper: str) -> AESGCM:
+    return AESGCM(HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"tiergate kept answers").derive(pepper.encode()))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from gateway.http.errors import Conflict, InvalidRequest, Unavailable, Unprocessable
 from gateway.idempotency.kept import AnswerSeal, KeptAnswer
+from gateway.peppers import Peppers
 from gateway.redis_client import AWAY
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import encode
@@ -70,10 +71,12 @@ def fingerprint_of(parts: Iterable[bytes]) -> bytes:
 class AnswerStore:
     """Run `renew_forever` beside the server."""
 
-    def __init__(self, redis: Pipeline, *, pepper: str, is_away: Callable[[], bool], lease_s: int = LEASE_S) -> None:
+    def __init__(
+        self, redis: Pipeline, *, peppers: Peppers, is_away: Callable[[], bool], lease_s: int = LEASE_S
+    ) -> None:
         self._lease_s = lease_s
         self._redis = redis
-        self._seal = AnswerSeal(pepper)
+        self._seal = AnswerSeal(peppers)
         self._is_away = is_away
         self._claims: set[Claim] = set()
 

@@ -14,6 +14,7 @@ from gateway.domain.tools.sealing import CannotUnseal, unseal
 from gateway.http.errors import InvalidRequest
 from gateway.http.outbound import Outbound, OutboundFailed
 from gateway.metrics import Metrics
+from gateway.peppers import Peppers
 from gateway.tools.calls import ToolCall, ToolResult, failure
 from gateway.tools.trail import AuditTrail
 
@@ -27,12 +28,12 @@ TENANTS_OWN = "(tenant's own)"
 
 class ToolCaller:
     def __init__(
-        self, outbound: Outbound, trail: AuditTrail, metrics: Metrics, *, pepper: str, allowed_hosts: Sequence[str]
+        self, outbound: Outbound, trail: AuditTrail, metrics: Metrics, *, peppers: Peppers, allowed_hosts: Sequence[str]
     ) -> None:
         self._outbound = outbound
         self._trail = trail
         self._metrics = metrics
-        self._pepper = pepper
+        self._peppers = peppers
         self._allowed_hosts = allowed_hosts
         self._under_way: Counter[str] = Counter()
         """Calls by tenant."""
@@ -104,7 +105,7 @@ class ToolCaller:
         }
         if tool.credential_header is not None and tool.sealed_credential is not None:
             headers[tool.credential_header] = unseal(
-                tool.sealed_credential, tool_id=tool.id, url=tool.url, pepper=self._pepper
+                tool.sealed_credential, tool_id=tool.id, url=tool.url, peppers=self._peppers
             )
         return headers
 

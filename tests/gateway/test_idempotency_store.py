@@ -10,6 +10,7 @@ from gateway.http.errors import Conflict
 from gateway.idempotency.kept import AnswerSeal, KeptAnswer
 from gateway.idempotency.store import MAX_SEALED_BYTES, AnswerStore, Claim, KeyInUse, fingerprint_of
 from gateway.limits.availability import Availability
+from gateway.peppers import Peppers
 from gateway.redis_client.pipeline import Pipeline
 from tests.support.valkey import ValkeyProcess
 
@@ -25,7 +26,7 @@ async def redis(valkey: ValkeyProcess) -> AsyncIterator[Pipeline]:
 
 
 def make_store(redis: Pipeline, *, lease_s: int = 30) -> AnswerStore:
-    return AnswerStore(redis, pepper="pepper", is_away=lambda: False, lease_s=lease_s)
+    return AnswerStore(redis, peppers=Peppers("pepper"), is_away=lambda: False, lease_s=lease_s)
 
 
 async def claimed(store: AnswerStore, tenant: str) -> Claim:

@@ -23,6 +23,7 @@ from gateway.domain.tenants.service import create_tenant
 from gateway.http.errors import Unauthenticated, Unavailable
 from gateway.main import end_tasks
 from gateway.metering.windows import Window
+from gateway.peppers import Peppers
 from migrations.run import alembic_config, migrate
 from tests.support.freezing_proxy import freezing_proxy
 from tests.support.gateways import ADMIN_KEY, eventually, make_settings, running_gateway
@@ -185,7 +186,7 @@ async def test_known_keys_outlive_a_postgresql_that_hangs_or_dies() -> None:
             _, other = await make_admin_key(direct, name="other", pepper="p", now=utc_now())
             through_proxy = f"postgresql://tiergate@127.0.0.1:{proxy.port}/tiergate"
             async with open_sessions(through_proxy) as sessions:
-                keyring = Keyring(sessions, pepper="p", clock=lambda: now)
+                keyring = Keyring(sessions, peppers=Peppers("p"), clock=lambda: now)
                 await keyring.authenticate(HEADER)
                 refreshing = asyncio.create_task(keyring.refresh_forever())
                 for break_it in (proxy.freeze, proxy.cut):

@@ -11,6 +11,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from gateway.database import open_sessions
 from gateway.domain.audit.verification import Anchor, BrokenChain, verify
+from gateway.peppers import Peppers
 from migrations.run import alembic_config, migrate
 
 
@@ -96,7 +97,8 @@ def test_revision_8_keeps_invoices_when_webhooks_go(tmp_path: Path) -> None:
         file.executescript("""
             INSERT INTO tenants (id, name, tier, created_at) VALUES ('a', 'acme', 'free', '2026-01-01');
             INSERT INTO credit_entries VALUES ('c', 'a', '2026-01-01', 'grant', 5, NULL, '');
-            INSERT INTO webhooks VALUES ('w', 'a', 'https://example.com/', '["ping"]', '2026-01-01');
+            INSERT INTO webhooks (id, tenant_id, url, events, created_at)
+                VALUES ('w', 'a', 'https://example.com/', '["ping"]', '2026-01-01');
         """)
         command.downgrade(alembic_config(url), "0007")
         assert file.execute("SELECT amount_nanousd FROM credit_entries").fetchall() == [(5,)]
@@ -212,4 +214,4 @@ def test_revision_19_takes_old_audit_rows_into_the_chain_both_ways(tmp_path: Pat
 
 async def _verify(url: str, since: Anchor) -> None:
     async with open_sessions(url) as sessions:
-        await verify(sessions, pepper="pepper-of-the-tests", since=since)
+        await verify(sessions, peppers=Peppers("pepper-of-the-tests"), since=since)

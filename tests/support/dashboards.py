@@ -25,6 +25,7 @@ from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import create_tenant
 from gateway.http.rendering import install_error_handlers
 from gateway.metering.queries import UsageQueries
+from gateway.peppers import Peppers
 from migrations.run import migrate
 
 MODEL = "a-model"
@@ -52,7 +53,7 @@ class Site:
     def revoke(self, tenant: Tenant) -> None:
         async def run() -> None:
             async with open_sessions(self.database_url) as sessions:
-                admin = await Keyring(sessions, pepper=PEPPER).authenticate_key(ADMIN_KEY)
+                admin = await Keyring(sessions, peppers=Peppers(PEPPER)).authenticate_key(ADMIN_KEY)
                 await revoke_key(sessions, admin, tenant.key_id, now=utc_now())
 
         asyncio.run(run())
@@ -86,7 +87,7 @@ def _make_app(database_url: str, clickhouse_url: str | None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         usage = UsageQueries(clickhouse_url)
         async with open_sessions(database_url) as sessions:
-            keyring = Keyring(sessions, pepper=PEPPER)
+            keyring = Keyring(sessions, peppers=Peppers(PEPPER))
             app.state.services = SimpleNamespace(sessions=sessions, keyring=keyring, usage=usage)
             yield
         await usage.close()
@@ -95,7 +96,7 @@ def _make_app(database_url: str, clickhouse_url: str | None) -> FastAPI:
     install_error_handlers(app)
     app.include_router(router)
     app.include_router(admin_router, prefix="/admin/v1")
-    app.include_router(dashboard_router(pepper=PEPPER))
+    app.include_router(dashboard_router(peppers=Peppers(PEPPER)))
     return app
 
 
@@ -103,7 +104,7 @@ async def _seed(database_url: str) -> list[Tenant]:
     tenants = []
     async with open_sessions(database_url) as sessions:
         await bootstrap_admin_key(sessions, ADMIN_KEY, pepper=PEPPER, now=utc_now())
-        admin: Principal = await Keyring(sessions, pepper=PEPPER).authenticate_key(ADMIN_KEY)
+        admin: Principal = await Keyring(sessions, peppers=Peppers(PEPPER)).authenticate_key(ADMIN_KEY)
         now = utc_now()
         await declare_model(sessions, None, model_id=MODEL, pool="small", context_window=1024, kind="chat", now=now)
         for name, tier in (("acme", "enterprise"), ("hobby <b>", "free")):

@@ -14,6 +14,7 @@ from gateway.domain.principal import Principal
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import create_tenant
 from gateway.http.errors import Forbidden
+from gateway.peppers import Peppers
 from tests.support.cli import refusal, tiergate
 from tests.support.gateways import copy_database
 
@@ -28,7 +29,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 async def principal_of(data_dir: Path, key: str) -> Principal:
     async with open_sessions(f"sqlite:///{data_dir / 'tiergate.db'}") as sessions:
-        return await Keyring(sessions, pepper=PEPPER).authenticate_key(key)
+        return await Keyring(sessions, peppers=Peppers(PEPPER)).authenticate_key(key)
 
 
 async def test_the_key_is_printed_once_and_administers_the_platform(data_dir: Path) -> None:

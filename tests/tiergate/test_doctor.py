@@ -20,6 +20,7 @@ from gateway.database import open_sessions
 from gateway.domain.keys.service import make_admin_key
 from gateway.metering.clickhouse import connect
 from gateway.metering.schema import connect_migrated
+from gateway.peppers import Peppers
 from gateway.settings import GatewaySettings, MemberConfig, PoolConfig
 from migrations.run import alembic_config
 from tests.support.cli import tiergate
@@ -101,7 +102,7 @@ async def scene(tmp_path: Path, clickhouse: ClickHouseProcess) -> AsyncIterator[
     data_dir = tmp_path / "data"
     data_dir.mkdir(mode=0o700)
     await asyncio.to_thread(copy_database, data_dir / "tiergate.db")
-    async with open_sessions(f"sqlite:///{data_dir / 'tiergate.db'}", pepper=PEPPER) as sessions:
+    async with open_sessions(f"sqlite:///{data_dir / 'tiergate.db'}", peppers=Peppers(PEPPER)) as sessions:
         await make_admin_key(sessions, name="k", pepper=PEPPER, now=utc_now())
     valkey = ValkeyProcess(tmp_path)
     valkey.start()

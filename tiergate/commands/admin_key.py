@@ -52,9 +52,8 @@ async def _make(settings: "GatewaySettings", name: str) -> dict[str, Any]:
 
     try:
         check_exists(settings.sql_url)
-        pepper = settings.key_pepper.get_secret_value()
-        async with open_sessions(settings.sql_url, pepper=pepper) as sessions:
-            key, secret = await make_admin_key(sessions, name=name, pepper=pepper, now=utc_now())
+        async with open_sessions(settings.sql_url, peppers=settings.peppers) as sessions:
+            key, secret = await make_admin_key(sessions, name=name, pepper=settings.peppers.current, now=utc_now())
     except (SQLAlchemyError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise Failure(

@@ -51,12 +51,11 @@ async def _verify(settings: "GatewaySettings", since: "Anchor | None", *, is_qui
     from gateway.domain.audit.verification import BrokenChain, verify
     from tiergate.progress import Progress
 
-    pepper = settings.key_pepper.get_secret_value()
     progress = Progress("rows verified", is_shown=not is_quiet)
     try:
         check_exists(settings.sql_url)
         async with open_sessions(settings.sql_url) as sessions:
-            end = await verify(sessions, pepper=pepper, since=since, on_progress=progress.show)
+            end = await verify(sessions, peppers=settings.peppers, since=since, on_progress=progress.show)
     except BrokenChain as error:
         entry_id = None if error.entry_id is None else str(error.entry_id)
         return {"is_intact": False, "position": error.position, "id": entry_id, "reason": str(error)}

@@ -12,6 +12,7 @@ from gateway.database import Sessions, check_exists, open_sessions
 from gateway.domain.audit.chain import is_sealed
 from gateway.domain.audit.models import AuditHead
 from gateway.domain.keys.queries import usable_admin_keys
+from gateway.domain.peppers.standing import missing_told, num_under, standing_of
 from gateway.settings import GatewaySettings
 from migrations.run import alembic_config
 from tiergate.doctor.findings import Finding, error, one_line, warning
@@ -26,7 +27,7 @@ async def look_at_database(settings: GatewaySettings, now: datetime) -> list[Fin
             found = await _revision(sessions, settings)
             if not any(each.severity == "error" for each in found):
                 async with sessions() as session:
-                    found += [*await _rows(session, settings), *await _clock(session, now)]
+                    found += [*await _rows(session, settings, now), *await _clock(session, now)]
             return found
     except (SQLAlchemyError, OSError, TimeoutError) as problem:
         todo = "start it, or correct TIERGATE_DATABASE_URL; `tiergate migrate` makes a SQLite file"
@@ -58,16 +59,21 @@ async def _revision(sessions: Sessions, settings: GatewaySettings) -> list[Findi
     return found
 
 
-async def _rows(session: AsyncSession, settings: GatewaySettings) -> list[Finding]:
+async def _rows(session: AsyncSession, settings: GatewaySettings, now: datetime) -> list[Finding]:
     found = []
     if await session.scalar(usable_admin_keys().limit(1)) is None:
         found.append(error("no-admin", "no key may administer the platform", "tiergate admin-key"))
-    pepper = settings.key_pepper.get_secret_value()
     head = await session.scalar(select(AuditHead))
-    if head is None or (head.seal is not None and not is_sealed(head.seal, head.num_rows, head.hash, pepper=pepper)):
+    if head is None or (
+        head.seal is not None and not is_sealed(head.seal, head.num_rows, head.hash, peppers=settings.peppers)
+    ):
         todo = "set the TIERGATE_KEY_PEPPER that keys were made with; if this is it, run `tiergate audit verify`"
         what = "the pepper is not the one of this database, so that no key works, or the audit log was altered"
-        found.append(error("pepper-differs", what, todo))
+        return [*found, error("pepper-differs", what, todo)]
+    standing = await standing_of(session, settings.peppers, now=now)
+    if num_under(standing, "unknown"):
+        todo = "name that pepper in TIERGATE_OLD_KEY_PEPPERS until `tiergate pepper status` counts nothing under it"
+        found.append(error("pepper-removed", missing_told(standing), todo))
     return found
 
 

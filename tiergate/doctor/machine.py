@@ -72,18 +72,18 @@ def look_at_limits() -> Iterator[Finding]:
 
 
 def look_at_secrets(settings: GatewaySettings) -> Iterator[Finding]:
-    pepper = settings.key_pepper.get_secret_value()
-    if len(set(pepper)) < MIN_PEPPER_CHARS:
-        yield error(
-            "pepper-weak", "TIERGATE_KEY_PEPPER can be guessed", "choose one before keys exist: openssl rand -hex 32"
-        )
+    peppers = settings.peppers
+    for name, pepper in (("TIERGATE_KEY_PEPPER", peppers.current), ("TIERGATE_NEXT_KEY_PEPPER", peppers.upcoming)):
+        if pepper is not None and len(set(pepper)) < MIN_PEPPER_CHARS:
+            todo = "openssl rand -hex 32 makes one; docs/operations.md says how to replace it"
+            yield error("pepper-weak", f"{name} can be guessed", todo)
     if settings.worker_key is None:
         yield warning(
             "worker-key",
             "there is no TIERGATE_WORKER_KEY: only workers on loopback can be used",
             "set it on both sides",
         )
-    elif settings.worker_key.get_secret_value() == pepper:
+    elif settings.worker_key.get_secret_value() in peppers.all:
         yield error(
             "worker-key-reused", "the worker key is the pepper, which workers must not know", "choose another key"
         )

@@ -23,6 +23,7 @@ from gateway.dashboard.rendering import render
 from gateway.dashboard.visitors import Visitor
 from gateway.domain.principal import SEES_SPENDING
 from gateway.domain.sealing import CannotUnseal, seal, unseal
+from gateway.peppers import Peppers
 from gateway.services import Services
 
 COOKIE = "tiergate_new_key"
@@ -42,7 +43,9 @@ def lead_to_secret(request: Request, services: Services, visitor: Visitor, made:
     response = see_other(place)
     response.set_cookie(
         COOKIE,
-        seal_key(made.key, visit_id=visitor.visit_id, key_id=made.id, pepper=_pepper(services), now=utc_now()),
+        seal_key(
+            made.key, visit_id=visitor.visit_id, key_id=made.id, pepper=services.settings.peppers.current, now=utc_now()
+        ),
         max_age=int(SHOWN_FOR.total_seconds()),
         path=place,
         httponly=True,
@@ -60,7 +63,7 @@ async def show_secret(request: Request, services: Services, visitor: Visitor) ->
         request.cookies.get(COOKIE, ""),
         visit_id=visitor.visit_id,
         key_id=key_id,
-        pepper=_pepper(services),
+        peppers=services.settings.peppers,
         now=utc_now(),
     )
     if secret is None:
@@ -87,23 +90,19 @@ def seal_key(key: str, *, visit_id: UUID, key_id: UUID, pepper: str, now: dateti
     return base64.urlsafe_b64encode(sealed).decode()
 
 
-def unseal_key(sealed: str, *, visit_id: UUID, key_id: UUID, pepper: str, now: datetime) -> str | None:
+def unseal_key(sealed: str, *, visit_id: UUID, key_id: UUID, peppers: Peppers, now: datetime) -> str | None:
     """None for one of another visit or key, and after SHOWN_FOR."""
     try:
         opened = unseal(
             base64.urlsafe_b64decode(sealed.encode()),
             purpose=_PURPOSE,
             bound_to=visit_id.bytes + key_id.bytes,
-            pepper=pepper,
+            peppers=peppers,
         )
     except (binascii.Error, ValueError, CannotUnseal):
         return None
     made = msgspec.json.decode(opened, type=_Made)
     return made.key if made.until > now else None
-
-
-def _pepper(services: Services) -> str:
-    return services.settings.key_pepper.get_secret_value()
 
 
 PAGES = (Page("/keys/{key_id}/secret", show_secret, who=ADMINS),)

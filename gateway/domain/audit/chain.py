@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from gateway.peppers import Peppers
+
 GENESIS = bytes(32)
 """What stands in for the hash before the first row."""
 
@@ -68,8 +70,16 @@ def seal_of(num_rows: int, last: bytes, *, pepper: str) -> bytes:
     return hmac.digest(pepper.encode(), b"audit:" + num_rows.to_bytes(8) + last, hashlib.sha256)
 
 
-def is_sealed(seal: bytes | None, num_rows: int, last: bytes, *, pepper: str) -> bool:
-    return seal is not None and num_rows >= 0 and hmac.compare_digest(seal, seal_of(num_rows, last, pepper=pepper))
+def is_sealed(seal: bytes | None, num_rows: int, last: bytes, *, peppers: Peppers) -> bool:
+    return sealed_with(seal, num_rows, last, peppers=peppers) is not None
+
+
+def sealed_with(seal: bytes | None, num_rows: int, last: bytes, *, peppers: Peppers) -> str | None:
+    """The pepper; None: none of these."""
+    if seal is None or num_rows < 0:
+        return None
+    seals = ((pepper, seal_of(num_rows, last, pepper=pepper)) for pepper in peppers.all)
+    return next((pepper for pepper, right in seals if hmac.compare_digest(seal, right)), None)
 
 
 def _digest(before: bytes, values: tuple[Any, ...]) -> bytes:

@@ -15,6 +15,7 @@ from gateway.domain.audit.chain import BLANK, GENESIS, Contents, Frame, hash_con
 from gateway.domain.audit.models import AuditEntry, AuditHead
 from gateway.domain.audit.writing import ERASE_ACTION, SEAL_ACTION
 from gateway.domain.keys.models import ApiKey
+from gateway.peppers import Peppers
 
 _CHUNK = 10_000
 _FRAME = (
@@ -70,7 +71,7 @@ class Anchor:
 async def verify(
     sessions: Sessions,
     *,
-    pepper: str,
+    peppers: Peppers,
     since: Anchor | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Anchor:
@@ -94,7 +95,7 @@ async def verify(
         oldest_key = await session.scalar(select(func.min(ApiKey.created_at)))
     if since is not None and since.num_rows > num_rows:
         raise BrokenChain(f"the log ends with row {num_rows}, but had {since.num_rows} once")
-    _check_end(end, Anchor(num_rows, last), since, pepper=pepper)
+    _check_end(end, Anchor(num_rows, last), since, peppers=peppers)
     erasures.check()
     if oldest_key is not None and (began_at is None or oldest_key < began_at):
         raise BrokenChain("there are keys from before the first row: the log does not begin where it began")
@@ -166,7 +167,7 @@ def _is_linked(row: Row[Any], last: bytes) -> bool:
     return bool(link(last, frame, row.contents_hash) == row.hash)
 
 
-def _check_end(end: Row[Any], found: Anchor, since: Anchor | None, *, pepper: str) -> None:
+def _check_end(end: Row[Any], found: Anchor, since: Anchor | None, *, peppers: Peppers) -> None:
     num_rows = found.num_rows
     if end.num_rows is None:
         raise BrokenChain(f"the head is missing, so that nobody knows whether the log ends with row {num_rows}")
@@ -176,7 +177,7 @@ def _check_end(end: Row[Any], found: Anchor, since: Anchor | None, *, pepper: st
         raise BrokenChain("it stands behind the end", position=end.num_rows + 1)
     if end.hash != found.hash:
         raise BrokenChain("the head tells another hash of it, the last", position=num_rows)
-    if found in (since, Anchor(0, GENESIS)) or is_sealed(end.seal, num_rows, found.hash, pepper=pepper):
+    if found in (since, Anchor(0, GENESIS)) or is_sealed(end.seal, num_rows, found.hash, peppers=peppers):
         return
     raise BrokenChain(
         f"no seal under this pepper vouches for it, the last; {_advice(num_rows, found.hash)}", position=num_rows

@@ -11,8 +11,10 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from gateway.database import NO_PEPPER
 from gateway.domain.audit.chain import GENESIS, Contents, Frame, hash_contents, is_sealed, link, seal_of
 from gateway.domain.audit.models import AuditEntry, AuditHead
+from gateway.peppers import Peppers
 from protocol.ids import new_id
 
 SEAL_ACTION = "audit.seal"
@@ -41,8 +43,8 @@ class NewEntry:
 async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
     """Chain the rows to those that are there. All other transactions that do wait until this one has ended, so it
     should end now."""
-    pepper: str = session.info.get("pepper", "")
-    num_rows, last, found = await _take_end(session, pepper)
+    peppers: Peppers = session.info.get("peppers", NO_PEPPER)
+    num_rows, last, found = await _take_end(session, peppers)
     if found is not None:
         entries = [NewEntry(entries[0].at, None, None, SEAL_ACTION, "audit_log", detail={"found": found}), *entries]
     rows: list[dict[str, Any]] = []
@@ -54,11 +56,11 @@ async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
         last = link(last, Frame(**frame), contents_hash)
         rows.append({**frame, **contents, "hash": last, "salt": salt, "contents_hash": contents_hash})
     await session.execute(insert(AuditEntry), rows)
-    end = {"num_rows": num_rows, "hash": last, "seal": seal_of(num_rows, last, pepper=pepper)}
+    end = {"num_rows": num_rows, "hash": last, "seal": seal_of(num_rows, last, pepper=peppers.current)}
     await session.execute(update(AuditHead).values(**end).execution_options(synchronize_session=False))
 
 
-async def _take_end(session: AsyncSession, pepper: str) -> tuple[int, bytes, str | None]:
+async def _take_end(session: AsyncSession, peppers: Peppers) -> tuple[int, bytes, str | None]:
     """How many rows there are, the hash of the last one and, where no seal vouches for both, what was found instead.
 
     Writing the head locks it until the transaction ends, so that rows come one after another.
@@ -75,7 +77,7 @@ async def _take_end(session: AsyncSession, pepper: str) -> tuple[int, bytes, str
         return num_rows, last, "no head"
     if (head.num_rows, head.hash) != (num_rows, last):
         return num_rows, last, "another end"
-    if is_sealed(head.seal, num_rows, last, pepper=pepper) or (num_rows == 0 and head.seal is None):
+    if is_sealed(head.seal, num_rows, last, peppers=peppers) or (num_rows == 0 and head.seal is None):
         return num_rows, last, None
     return num_rows, last, "no seal" if head.seal is None else "broken seal"
 

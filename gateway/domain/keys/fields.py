@@ -20,6 +20,7 @@ class KeyFields(NamedTuple):
 
     prefix: str
     secret_hash: bytes
+    pepper_id: bytes | None
     previous_until: datetime | None
     expires_at: datetime | None
     key_id: UUID

@@ -16,9 +16,11 @@ from gateway.database import Sessions
 from gateway.domain.keys.fields import NEVER_S, KeyFields
 from gateway.domain.keys.lookups import BATCH, LookupFailed, Lookups
 from gateway.domain.keys.queries import key_rows
-from gateway.domain.keys.secret import hash_key, is_same_hash, lookup_prefix
+from gateway.domain.keys.rehashing import Rehash, rehash_of
+from gateway.domain.keys.secret import lookup_prefix, pepper_behind
 from gateway.domain.principal import Principal
 from gateway.http.errors import Forbidden, Unauthenticated, Unavailable
+from gateway.peppers import Peppers
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +65,11 @@ class _Entry:
 
 
 class Keyring:
-    def __init__(self, sessions: Sessions, *, pepper: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sessions: Sessions, *, peppers: Peppers, clock: Callable[[], float] = time.monotonic) -> None:
         self._sessions = sessions
         self._clock = clock
-        self._pepper = pepper
+        self._peppers = peppers
+        self._outdated: dict[bytes, Rehash] = {}
         self._entries: dict[str, _Entry] = {}
         self._by_fingerprint: dict[bytes, _Entry] = {}
         self._misses: dict[str, float] = {}
@@ -138,6 +141,11 @@ class Keyring:
                 found[key_id] = max(at, found.get(key_id, at))
         return found
 
+    def take_outdated(self) -> list[Rehash]:
+        """What keys that were let in since the last call are to be kept as from now on."""
+        found, self._outdated = self._outdated, {}
+        return list(found.values())
+
     async def refresh_forever(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -152,9 +160,13 @@ class Keyring:
     async def _verified(self, key: str) -> _Entry:
         prefix = lookup_prefix(key)
         entry = await self._find(prefix)
-        if entry is None or not is_same_hash(entry.row.secret_hash, hash_key(key, pepper=self._pepper)):
+        row = None if entry is None else entry.row
+        pepper = row and pepper_behind(row.secret_hash, key, pepper_id=row.pepper_id, peppers=self._peppers)
+        if entry is None or row is None or pepper is None:
             raise Unauthenticated("this API key is wrong or was revoked")
         self._let_in(entry)
+        if rehash := rehash_of(row, key, pepper, self._peppers):
+            self._outdated[row.secret_hash] = rehash
         entry.let_in_at = self._clock()
         return entry
 

@@ -6,10 +6,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
 from gateway.domain.versions import Versioned
+from gateway.peppers import ID_BYTES
 
 
 class ApiKey(Versioned, Base):
-    """`secret_hash` is HMAC-SHA256 of the whole key with the pepper; the key itself is nowhere."""
+    """`secret_hash` is HMAC-SHA256 of the whole key with a pepper; the key itself is nowhere."""
 
     __tablename__ = "api_keys"
     __table_args__ = (UniqueConstraint("prefix"), UniqueConstraint("previous_prefix"))
@@ -19,6 +20,8 @@ class ApiKey(Versioned, Base):
     name: Mapped[str] = mapped_column(String(120))
     prefix: Mapped[str] = mapped_column(String(8))
     secret_hash: Mapped[bytes] = mapped_column(LargeBinary(32))
+    pepper_id: Mapped[bytes | None] = mapped_column(LargeBinary(ID_BYTES))
+    """The pepper of the hash, as `gateway.peppers` names it; None: made by a version that did not say."""
     scopes: Mapped[list[str]] = mapped_column(JSON)
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
@@ -32,5 +35,6 @@ class ApiKey(Versioned, Base):
     """Its own, beside the tenant's."""
     previous_prefix: Mapped[str | None] = mapped_column(String(8))
     previous_secret_hash: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    previous_pepper_id: Mapped[bytes | None] = mapped_column(LargeBinary(ID_BYTES))
     previous_until: Mapped[datetime | None]
     """The secret before the last rotation, and until when it works."""

@@ -13,7 +13,7 @@ KeyRow = tuple[Any, ...]
 
 def key_of(key_id: UUID, prefix: str, *, now: datetime) -> Select[KeyRow]:
     """The key, if it and its secret of this prefix are still let in."""
-    live = _live(ApiKey.prefix, ApiKey.secret_hash, null()).where(ApiKey.id == key_id)
+    live = _live(ApiKey.prefix, ApiKey.secret_hash, ApiKey.pepper_id, null()).where(ApiKey.id == key_id)
     is_previous = (ApiKey.previous_prefix == prefix) & (ApiKey.previous_until > now)
     is_unexpired = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
     return live.where(is_unexpired, (ApiKey.prefix == prefix) | is_previous)
@@ -23,17 +23,20 @@ def key_rows(prefixes: Collection[str]) -> CompoundSelect[KeyRow]:
     """What the keyring holds of keys with such a prefix, now or until their last rotation's end.
 
     Across tenants: the key is all we know of the caller here. Columns alone: thousands are read every second."""
-    current = _live(ApiKey.prefix, ApiKey.secret_hash, null()).where(ApiKey.prefix.in_(prefixes))
-    previous = _live(ApiKey.previous_prefix, ApiKey.previous_secret_hash, ApiKey.previous_until)
+    current = _live(ApiKey.prefix, ApiKey.secret_hash, ApiKey.pepper_id, null()).where(ApiKey.prefix.in_(prefixes))
+    previous = _live(
+        ApiKey.previous_prefix, ApiKey.previous_secret_hash, ApiKey.previous_pepper_id, ApiKey.previous_until
+    )
     return union_all(current, previous.where(ApiKey.previous_prefix.in_(prefixes)))
 
 
-def _live(prefix: Any, secret_hash: Any, until: Any) -> Select[KeyRow]:
+def _live(prefix: Any, secret_hash: Any, pepper_id: Any, until: Any) -> Select[KeyRow]:
     """In the order of `KeyFields`."""
     return (
         select(
             prefix,
             secret_hash,
+            pepper_id,
             type_coerce(until, ApiKey.previous_until.type),
             ApiKey.expires_at,
             ApiKey.id,

@@ -6,6 +6,8 @@ import re
 import secrets
 import string
 
+from gateway.peppers import Peppers
+
 _ALPHABET = string.ascii_lowercase + string.digits
 _FORMAT = re.compile(r"tg-([a-z0-9]{8})-[A-Za-z0-9_-]{32,}")
 SECRET_BYTES = 32
@@ -30,6 +32,14 @@ def has_own_format(key: str) -> bool:
 def hash_key(key: str, *, pepper: str) -> bytes:
     """32 bytes. A key has 256 random bits, so one HMAC is enough: there is nothing to guess slowly."""
     return hmac.digest(pepper.encode(), key.encode(), "sha256")
+
+
+def pepper_behind(secret_hash: bytes, key: str, *, pepper_id: bytes | None, peppers: Peppers) -> str | None:
+    """The pepper that this hash of the key was made with; None: it is another key's, or no pepper that we have."""
+    for pepper in peppers.likely(pepper_id):
+        if is_same_hash(secret_hash, hash_key(key, pepper=pepper)):
+            return pepper
+    return None
 
 
 def is_same_hash(a: bytes, b: bytes) -> bool:

@@ -20,6 +20,7 @@ from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import require_tenant
 from gateway.domain.versions import check_version
 from gateway.http.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from gateway.peppers import id_of
 from protocol.ids import new_id
 
 PLATFORM_TENANT = "platform"
@@ -113,6 +114,7 @@ async def rotate_key(
         before = shown(key)
         prefixes = [prefix for prefix in (key.prefix, key.previous_prefix) if prefix is not None]
         key.previous_prefix, key.previous_secret_hash, key.previous_until = key.prefix, key.secret_hash, now + overlap
+        key.previous_pepper_id, key.pepper_id = key.pepper_id, id_of(pepper)
         key.prefix, key.secret_hash = lookup_prefix(secret), hash_key(secret, pepper=pepper)
         detail = {"previous_until": key.previous_until.isoformat()}
         await record(
@@ -248,6 +250,7 @@ def _new_key(tenant_id: UUID, name: str, scopes: list[str], secret: str, *, pepp
         name=name,
         prefix=lookup_prefix(secret),
         secret_hash=hash_key(secret, pepper=pepper),
+        pepper_id=id_of(pepper),
         scopes=scopes,
         created_at=now,
         revoked_at=None,

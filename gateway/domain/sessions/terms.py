@@ -2,6 +2,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gateway.domain import sealing
+from gateway.peppers import Peppers
 
 PURPOSE = b"tiergate sessions"
 
@@ -15,8 +16,8 @@ class SessionTerms:
     sealed_key: bytes | None = None
     version: int = 0
 
-    def key(self, tenant_id: UUID, *, pepper: str) -> bytes | None:
+    def key(self, tenant_id: UUID, *, peppers: Peppers) -> bytes | None:
         """What the tenant's sessions are read with, if any was ever sealed. Raises CannotUnseal."""
         if self.sealed_key is None:
             return None
-        return sealing.unseal(self.sealed_key, purpose=PURPOSE, bound_to=tenant_id.bytes, pepper=pepper)
+        return sealing.unseal(self.sealed_key, purpose=PURPOSE, bound_to=tenant_id.bytes, peppers=peppers)

@@ -7,19 +7,20 @@ from uuid import UUID
 
 from gateway.domain import sealing
 from gateway.domain.sealing import CannotUnseal
+from gateway.peppers import Peppers
 
 __all__ = ["CannotUnseal", "origin_of", "seal", "unseal"]
 
-_PURPOSE = b"tiergate server tools"
+PURPOSE = b"tiergate server tools"
 
 
 def seal(secret: str, *, tool_id: UUID, url: str, pepper: str) -> bytes:
-    return sealing.seal(secret.encode(), purpose=_PURPOSE, bound_to=_bound_to(tool_id, url), pepper=pepper)
+    return sealing.seal(secret.encode(), purpose=PURPOSE, bound_to=bound_to(tool_id, url), pepper=pepper)
 
 
-def unseal(sealed: bytes, *, tool_id: UUID, url: str, pepper: str) -> str:
+def unseal(sealed: bytes, *, tool_id: UUID, url: str, peppers: Peppers) -> str:
     """Raises CannotUnseal."""
-    return sealing.unseal(sealed, purpose=_PURPOSE, bound_to=_bound_to(tool_id, url), pepper=pepper).decode()
+    return sealing.unseal(sealed, purpose=PURPOSE, bound_to=bound_to(tool_id, url), peppers=peppers).decode()
 
 
 def origin_of(url: str) -> str:
@@ -28,5 +29,5 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
-def _bound_to(tool_id: UUID, url: str) -> bytes:
+def bound_to(tool_id: UUID, url: str) -> bytes:
     return tool_id.bytes + origin_of(url).encode()

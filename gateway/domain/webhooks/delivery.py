@@ -14,9 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.clock import utc_now
 from gateway.database import Sessions
+from gateway.domain.sealing import CannotUnseal
 from gateway.domain.webhooks.models import Delivery, Webhook
-from gateway.domain.webhooks.service import SECRET_PREFIX, hold_lease, live_webhooks, secret_of
+from gateway.domain.webhooks.secrets import SECRET_PREFIX, secret_of
+from gateway.domain.webhooks.service import hold_lease, live_webhooks
 from gateway.http.outbound import Outbound, OutboundFailed
+from gateway.peppers import Peppers
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +43,13 @@ class WebhookSender:
         sessions: Sessions,
         outbound: Outbound,
         *,
-        pepper: str,
+        peppers: Peppers,
         holder: str,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._sessions = sessions
         self._outbound = outbound
-        self._pepper = pepper
+        self._peppers = peppers
         self._holder = holder
         self._clock = clock
 
@@ -81,15 +84,16 @@ class WebhookSender:
 
     async def _try(self, due: _Due, now: datetime) -> None:
         body = due.delivery.body.encode()
-        headers = sign(
-            body, delivery_id=str(due.delivery.id), secret=secret_of(due.webhook.id, pepper=self._pepper), now=now
-        )
         status, problem = None, None
         try:
+            secret = secret_of(due.webhook, peppers=self._peppers)
+            headers = sign(body, delivery_id=str(due.delivery.id), secret=secret, now=now)
             answer = await self._outbound.post(due.webhook.url, body, headers)
             status = answer.status
             if not 200 <= status < 300:
                 problem = f"it answered {status}"
+        except CannotUnseal:
+            problem = "its secret was sealed under a pepper that this gateway does not have"
         except OutboundFailed as error:
             problem = str(error)
         await self._note(due.delivery, status=status, problem=problem, now=now)

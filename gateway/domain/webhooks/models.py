@@ -1,15 +1,13 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database import Base
 
 
 class Webhook(Base):
-    """Its secret stands nowhere: it is derived from the platform's pepper and the id."""
-
     __tablename__ = "webhooks"
     __table_args__ = (Index("ix_webhooks_tenant_id", "tenant_id"),)
 
@@ -17,6 +15,8 @@ class Webhook(Base):
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     url: Mapped[str] = mapped_column(String(2000))
     events: Mapped[list[str]] = mapped_column(JSON)
+    sealed_secret: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """As secrets.py seals it. None: made by a version that derived it from the pepper each time."""
     created_at: Mapped[datetime]
 
 

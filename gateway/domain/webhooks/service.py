@@ -1,6 +1,3 @@
-import base64
-import hashlib
-import hmac
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,13 +15,13 @@ from gateway.domain.principal import Principal
 from gateway.domain.tenants.models import Tenant
 from gateway.domain.tenants.service import require_tenant
 from gateway.domain.webhooks.models import Delivery, Lease, Webhook
+from gateway.domain.webhooks.secrets import seal_secret
 from gateway.http.errors import Conflict, NotFound
 from protocol.ids import new_id
 
 EventName = Literal["budget.80", "budget.100", "ping"]
 MAX_WEBHOOKS = 10
 """Of a tenant."""
-SECRET_PREFIX = "whsec_"
 
 
 def live_webhooks() -> Select[Webhook]:
@@ -43,18 +40,20 @@ def deliveries_of(webhook_id: UUID) -> Select[Delivery]:
     return select(Delivery).where(Delivery.webhook_id == webhook_id)
 
 
-def secret_of(webhook_id: UUID, *, pepper: str) -> str:
-    """What its deliveries are signed with: 32 bytes in base64, after a prefix, as Standard Webhooks has it."""
-    digest = hmac.digest(pepper.encode(), b"webhook:" + webhook_id.bytes, hashlib.sha256)
-    return SECRET_PREFIX + base64.b64encode(digest).decode()
-
-
 async def create_webhook(
-    sessions: Sessions, principal: Principal, *, tenant_id: UUID, url: str, events: Sequence[str], now: datetime
+    sessions: Sessions,
+    principal: Principal,
+    *,
+    tenant_id: UUID,
+    url: str,
+    events: Sequence[str],
+    pepper: str,
+    now: datetime,
 ) -> Webhook:
     """The url has been checked. Raises NotFound or Conflict."""
     principal.require_tenant(tenant_id)
     webhook = Webhook(id=new_id(now), tenant_id=tenant_id, url=url, events=list(dict.fromkeys(events)), created_at=now)
+    webhook.sealed_secret = seal_secret(webhook.id, origin=pepper, pepper=pepper)
     async with sessions.begin() as session:
         await require_tenant(session, tenant_id)
         count = select(func.count()).select_from(Webhook).where(Webhook.tenant_id == tenant_id)

@@ -62,9 +62,8 @@ async def in_session(
 def place_of(services: Services, principal: Principal, session_id: str) -> Place:
     """Raises Unavailable where the tenant's key cannot be had."""
     terms = services.catalog.current.session_terms.get(principal.tenant_id, SessionTerms())
-    pepper = services.settings.key_pepper.get_secret_value()
     try:
-        key = terms.key(principal.tenant_id, pepper=pepper)
+        key = terms.key(principal.tenant_id, peppers=services.settings.peppers)
     except CannotUnseal:
         message = "the key of your sessions cannot be read; ask the platform's operator"
         raise Unavailable(message, retry_after_s=60, code="session_unavailable") from None

@@ -9,6 +9,7 @@ import pytest
 from gateway.clock import utc_now
 from gateway.dashboard.keys.once import seal_key, unseal_key
 from gateway.dashboard.notices import NOTICES
+from gateway.peppers import Peppers
 from tests.support.consoles import BAD_NAMES, Fields, Visit, audited, visit
 from tests.support.gateways import ADMIN_KEY, Gateway
 
@@ -216,10 +217,10 @@ async def test_to_load_the_page_of_a_new_key_again_makes_no_other(gateway: Gatew
 def test_a_sealed_key_is_over_after_a_minute() -> None:
     key_id, visit_id, now = uuid4(), uuid4(), utc_now()
     sealed = seal_key("tg-a", visit_id=visit_id, key_id=key_id, pepper="p", now=now)
-    places = {"visit_id": visit_id, "key_id": key_id, "pepper": "p"}
+    places = {"visit_id": visit_id, "key_id": key_id, "peppers": Peppers("p")}
     assert unseal_key(sealed, **places, now=now + timedelta(seconds=59)) == "tg-a"
     assert unseal_key(sealed, **places, now=now + timedelta(seconds=60)) is None
-    for wrong in ({"visit_id": uuid4()}, {"key_id": uuid4()}, {"pepper": "q"}):
+    for wrong in ({"visit_id": uuid4()}, {"key_id": uuid4()}, {"peppers": Peppers("q")}):
         assert unseal_key(sealed, **(places | wrong), now=now) is None
     for nonsense in ("", "x", "\u00e9", sealed[:-4], sealed[4:]):
         assert unseal_key(nonsense, **places, now=now) is None

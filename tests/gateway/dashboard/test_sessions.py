@@ -5,34 +5,36 @@ import pytest
 
 from gateway.dashboard.cookies import Session, SessionSigner
 from gateway.dashboard.login_brake import MAX_FAILURES, MAX_FAILURES_OF_ALL, WINDOW_S, FailedLogins
+from gateway.peppers import Peppers
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
+PEPPERS = Peppers("pepper")
 SESSION = Session(UUID(int=7), "abcdefgh", NOW + timedelta(hours=1), UUID(int=9))
 
 
 def test_a_cookie_tells_who_until_it_expires() -> None:
-    signer = SessionSigner("pepper")
+    signer = SessionSigner(PEPPERS)
     assert signer.unseal(signer.seal(SESSION), now=NOW) == SESSION
     assert signer.unseal(signer.seal(SESSION), now=SESSION.expires_at) is None
 
 
 @pytest.mark.parametrize("change", ["", ".", "x", "é.é", "{0}x", "x{0}", "{1}.{1}", "{2}.{3}"])
 def test_a_cookie_that_is_not_ours_is_nothing(change: str) -> None:
-    cookie = SessionSigner("pepper").seal(SESSION)
-    other = SessionSigner("pepper").seal(Session(UUID(int=8), "abcdefgh", SESSION.expires_at, SESSION.visit_id))
+    cookie = SessionSigner(PEPPERS).seal(SESSION)
+    other = SessionSigner(PEPPERS).seal(Session(UUID(int=8), "abcdefgh", SESSION.expires_at, SESSION.visit_id))
     forged = change.format(cookie, cookie.split(".")[0], other.split(".")[0], cookie.split(".")[1])
-    assert SessionSigner("pepper").unseal(forged, now=NOW) is None
+    assert SessionSigner(PEPPERS).unseal(forged, now=NOW) is None
 
 
 def test_another_pepper_signs_otherwise() -> None:
-    assert SessionSigner("pepper").unseal(SessionSigner("salt").seal(SESSION), now=NOW) is None
+    assert SessionSigner(PEPPERS).unseal(SessionSigner(Peppers("salt")).seal(SESSION), now=NOW) is None
 
 
 def test_a_form_token_belongs_to_one_session() -> None:
-    signer = SessionSigner("pepper")
+    signer = SessionSigner(PEPPERS)
     other = Session(SESSION.key_id, SESSION.prefix, SESSION.expires_at + timedelta(seconds=1), SESSION.visit_id)
-    assert signer.is_form_token(signer.form_token(SESSION), SESSION)
-    assert not signer.is_form_token(signer.form_token(other), SESSION)
+    assert signer.is_form_token(signer.form_tokens(SESSION)[0], SESSION)
+    assert not signer.is_form_token(signer.form_tokens(other)[0], SESSION)
     assert not signer.is_form_token("é", SESSION)
 
 

@@ -12,6 +12,7 @@ from gateway.database import Sessions, open_sessions
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.service import make_admin_key
 from gateway.domain.principal import Principal
+from gateway.peppers import Peppers
 from migrations.run import migrate
 from tests.support.gateways import copy_database
 from tests.support.postgres import find_binaries, running_postgres
@@ -45,4 +46,4 @@ async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 @pytest.fixture
 async def admin(sessions: Sessions) -> Principal:
     _, secret = await make_admin_key(sessions, name="test", pepper=PEPPER, now=NOW)
-    return await Keyring(sessions, pepper=PEPPER).authenticate_key(secret)
+    return await Keyring(sessions, peppers=Peppers(PEPPER)).authenticate_key(secret)

@@ -24,6 +24,7 @@ from gateway.domain.keys.service import change_key, create_key, make_admin_key, 
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import change_tenant, create_tenant
 from gateway.domain.tools.service import create_tool
+from gateway.peppers import Peppers
 from tests.gateway.domain.conftest import NOW, PEPPER
 
 NUM_ROWS = 24
@@ -151,7 +152,7 @@ async def sealed(sessions: Sessions) -> AsyncIterator[Sessions]:
         await session.execute(delete(AuditEntry))
         await session.execute(text("UPDATE audit_head SET num_rows = 0, hash = :hash, seal = NULL"), {"hash": GENESIS})
     url = sessions.kw["bind"].url.render_as_string(hide_password=False)
-    async with open_sessions(url, pepper=PEPPER) as opened:
+    async with open_sessions(url, peppers=Peppers(PEPPER)) as opened:
         yield opened
 
 
@@ -195,7 +196,7 @@ async def test_every_manipulated_history_is_found(sealed: Sessions) -> None:
     await write_history(sealed, NUM_ROWS - 1)
     whole = await read_history(sealed)
     assert len(whole.rows) == NUM_ROWS
-    assert (await verify(sealed, pepper=PEPPER)).num_rows == NUM_ROWS
+    assert (await verify(sealed, peppers=Peppers(PEPPER))).num_rows == NUM_ROWS
     num_found = 0
     for seed in range(NUM_HISTORIES):
         dice = random.Random(seed)
@@ -203,13 +204,13 @@ async def test_every_manipulated_history_is_found(sealed: Sessions) -> None:
         MANIPULATIONS[seed % len(MANIPULATIONS)](history, dice)
         await write_back(sealed, history)
         with pytest.raises(BrokenChain) as found:
-            await verify(sealed, pepper=PEPPER)
+            await verify(sealed, peppers=Peppers(PEPPER))
         if history.first_bad is not None:
             assert found.value.position == history.first_bad, (seed, str(found.value))
         num_found += 1
     assert num_found == NUM_HISTORIES
     await write_back(sealed, whole)
-    await verify(sealed, pepper=PEPPER)
+    await verify(sealed, peppers=Peppers(PEPPER))
 
 
 @pytest.mark.parametrize("manipulate", [cut, rewrite, append], ids=lambda each: each.__name__)
@@ -223,35 +224,35 @@ async def test_what_is_written_after_a_manipulation_does_not_hide_it(sealed: Ses
         await write_back(sealed, history)
         await write_history(sealed, 2)
         with pytest.raises(BrokenChain):
-            await verify(sealed, pepper=PEPPER)
+            await verify(sealed, peppers=Peppers(PEPPER))
 
 
 async def test_who_vouches_for_the_rows_until_somewhere_goes_on_from_there(sealed: Sessions) -> None:
     await make_admin_key(sealed, name="k", pepper=PEPPER, now=NOW)
     await write_history(sealed)
-    earlier = await verify(sealed, pepper=PEPPER)
+    earlier = await verify(sealed, peppers=Peppers(PEPPER))
     old = await read_history(sealed)
     await write_history(sealed, 3)
-    later = await verify(sealed, pepper=PEPPER, since=earlier)
+    later = await verify(sealed, peppers=Peppers(PEPPER), since=earlier)
     assert later.num_rows == earlier.num_rows + 3
     with pytest.raises(BrokenChain, match="another"):
-        await verify(sealed, pepper=PEPPER, since=Anchor(earlier.num_rows, bytes(32)))
+        await verify(sealed, peppers=Peppers(PEPPER), since=Anchor(earlier.num_rows, bytes(32)))
     # An older copy of everything, seal and all, is found by that alone.
     await write_back(sealed, old)
-    await verify(sealed, pepper=PEPPER)
+    await verify(sealed, peppers=Peppers(PEPPER))
     with pytest.raises(BrokenChain, match="but had"):
-        await verify(sealed, pepper=PEPPER, since=later)
+        await verify(sealed, peppers=Peppers(PEPPER), since=later)
     # What the upgrade found has no seal: somebody has to say that it was right.
     await write_back(sealed, History(old.rows, (old.head or {}) | {"seal": None}))
     with pytest.raises(BrokenChain, match="no seal"):
-        await verify(sealed, pepper=PEPPER)
-    await verify(sealed, pepper=PEPPER, since=earlier)
+        await verify(sealed, peppers=Peppers(PEPPER))
+    await verify(sealed, peppers=Peppers(PEPPER), since=earlier)
     await write_history(sealed, 2)
     with pytest.raises(BrokenChain, match="no seal"):
-        await verify(sealed, pepper=PEPPER)
-    assert (await verify(sealed, pepper=PEPPER, since=earlier)).num_rows == earlier.num_rows + 3
+        await verify(sealed, peppers=Peppers(PEPPER))
+    assert (await verify(sealed, peppers=Peppers(PEPPER), since=earlier)).num_rows == earlier.num_rows + 3
     with pytest.raises(BrokenChain, match="pepper"):
-        await verify(sealed, pepper="another-pepper-than-that", since=earlier)
+        await verify(sealed, peppers=Peppers("another-pepper-than-that"), since=earlier)
 
 
 async def rewrite_as_of_old(sealed: Sessions) -> None:
@@ -312,17 +313,17 @@ async def test_a_forged_erasure_has_no_seal(sealed: Sessions) -> None:
 async def test_several_gateways_write_one_chain(sealed: Sessions) -> None:
     url = sealed.kw["bind"].url.render_as_string(hide_password=False)
     await make_admin_key(sealed, name="k", pepper=PEPPER, now=NOW)
-    async with open_sessions(url, pepper=PEPPER) as other:
+    async with open_sessions(url, peppers=Peppers(PEPPER)) as other:
         names = [
             (sessions, f"chain-{number}-{os.urandom(4).hex()}") for number in range(12) for sessions in (sealed, other)
         ]
         await asyncio.gather(*(create_tenant(each, None, name=name, tier="free", now=NOW) for each, name in names))
-    assert (await verify(sealed, pepper=PEPPER)).num_rows == len(names) + 1
+    assert (await verify(sealed, peppers=Peppers(PEPPER))).num_rows == len(names) + 1
 
 
 async def test_a_change_shows_what_was_before_and_after_and_no_secret(sealed: Sessions) -> None:
     _, secret = await make_admin_key(sealed, name="k", pepper=PEPPER, now=NOW)
-    admin = await Keyring(sealed, pepper=PEPPER).authenticate_key(secret)
+    admin = await Keyring(sealed, peppers=Peppers(PEPPER)).authenticate_key(secret)
     tenant = await create_tenant(sealed, admin, name=f"audited-{os.urandom(4).hex()}", tier="free", now=NOW)
     await change_tenant(sealed, admin, tenant.id, tier="pro", is_local_only=False, now=NOW)
     key, made = await create_key(
@@ -348,4 +349,4 @@ async def test_a_change_shows_what_was_before_and_after_and_no_secret(sealed: Se
         *rows["key.rotate"]["after"],
         *rows["tool.create"]["after"],
     }
-    await verify(sealed, pepper=PEPPER)
+    await verify(sealed, peppers=Peppers(PEPPER))

@@ -18,6 +18,7 @@ from gateway.domain.keys.service import bootstrap_admin_key, make_admin_key
 from gateway.domain.tenants.service import tenants_visible_to
 from gateway.http.errors import Forbidden, Unauthenticated, Unavailable
 from gateway.main import end_tasks
+from gateway.peppers import Peppers
 from tests.support.gated_sessions import GatedSessions
 from tests.support.gateways import ADMIN_KEY, copy_database, eventually
 
@@ -71,13 +72,13 @@ async def break_database(sessions: Sessions) -> None:
 
 async def test_the_bootstrap_key_is_taken_by_a_new_database_only(sessions: Sessions) -> None:
     assert not await bootstrap_admin_key(sessions, "another-key-" + "x" * 32, pepper=PEPPER, now=NOW)
-    principal = await Keyring(sessions, pepper=PEPPER).authenticate_key(ADMIN_KEY)
+    principal = await Keyring(sessions, peppers=Peppers(PEPPER)).authenticate_key(ADMIN_KEY)
     assert principal.is_platform_admin
 
 
 async def test_a_revoked_key_is_refused_after_two_seconds_without_being_told(sessions: Sessions) -> None:
     clock = Clock()
-    keyring = Keyring(sessions, pepper=PEPPER, clock=clock)
+    keyring = Keyring(sessions, peppers=Peppers(PEPPER), clock=clock)
     await keyring.authenticate_key(ADMIN_KEY)
     await revoke_all(sessions)
     await keyring.authenticate_key(ADMIN_KEY)
@@ -88,7 +89,7 @@ async def test_a_revoked_key_is_refused_after_two_seconds_without_being_told(ses
 
 async def test_known_keys_work_while_the_database_is_away_but_not_for_ever(sessions: Sessions) -> None:
     clock = Clock()
-    keyring = Keyring(sessions, pepper=PEPPER, clock=clock)
+    keyring = Keyring(sessions, peppers=Peppers(PEPPER), clock=clock)
     await keyring.authenticate_key(ADMIN_KEY)
     await break_database(sessions)
     clock.now += 60
@@ -111,7 +112,7 @@ async def add_key(sessions: Sessions) -> str:
 
 
 async def test_a_header_that_was_let_in_is_known_without_a_query(gated: GatedSessions) -> None:
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER))
     assert keyring.known(HEADER) is None
     principal = await keyring.authenticate(HEADER)
     num_queries = gated.num_queries
@@ -130,7 +131,7 @@ async def test_what_is_no_longer_let_in_is_not_known(
     sessions: Sessions, ending: dict[str, object], *, is_told: bool
 ) -> None:
     clock = Clock()
-    keyring = Keyring(sessions, pepper=PEPPER, clock=clock)
+    keyring = Keyring(sessions, peppers=Peppers(PEPPER), clock=clock)
     await keyring.authenticate(HEADER)
     await change(sessions, **ending)
     assert keyring.known(HEADER) is not None
@@ -145,7 +146,7 @@ async def test_what_is_no_longer_let_in_is_not_known(
 
 
 async def test_a_changed_tier_is_known_after_the_next_reading(sessions: Sessions) -> None:
-    keyring = Keyring(sessions, pepper=PEPPER)
+    keyring = Keyring(sessions, peppers=Peppers(PEPPER))
     await keyring.authenticate(HEADER)
     await change(sessions, tier="free")
     async with refreshing(keyring):
@@ -154,7 +155,7 @@ async def test_a_changed_tier_is_known_after_the_next_reading(sessions: Sessions
 
 async def test_known_keys_go_on_at_once_while_the_database_hangs_but_not_for_ever(gated: GatedSessions) -> None:
     clock = Clock()
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER, clock=clock)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
     principal = await keyring.authenticate(HEADER)
     gated.gate.clear()
     async with refreshing(keyring):
@@ -172,7 +173,7 @@ async def test_known_keys_go_on_at_once_while_the_database_hangs_but_not_for_eve
 
 async def test_a_hanging_database_costs_the_first_request_a_moment_and_the_next_nothing(gated: GatedSessions) -> None:
     clock = Clock()
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER, clock=clock)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
     principal = await keyring.authenticate(HEADER)
     gated.gate.clear()
     clock.now += 60
@@ -189,7 +190,7 @@ async def test_a_hanging_database_costs_the_first_request_a_moment_and_the_next_
 
 async def test_a_change_during_a_reading_is_not_overlooked(gated: GatedSessions) -> None:
     clock = Clock()
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER, clock=clock)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
     await keyring.authenticate(HEADER)
     clock.now += FRESH_S
     gated.gate.clear()
@@ -206,7 +207,7 @@ async def test_a_change_during_a_reading_is_not_overlooked(gated: GatedSessions)
 
 
 async def test_a_key_that_was_asked_for_too_early_works_once_it_is_made(sessions: Sessions) -> None:
-    keyring = Keyring(sessions, pepper=PEPPER)
+    keyring = Keyring(sessions, peppers=Peppers(PEPPER))
     early = make_key()
     with pytest.raises(Unauthenticated):
         await keyring.authenticate_key(early)
@@ -220,7 +221,7 @@ async def test_a_key_that_was_asked_for_too_early_works_once_it_is_made(sessions
 
 
 async def test_one_query_serves_all_who_ask_for_one_key(gated: GatedSessions) -> None:
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER))
     principals = await asyncio.gather(*(keyring.authenticate(HEADER) for _ in range(200)))
     assert len(set(principals)) == 1
     assert gated.num_queries == 1
@@ -229,7 +230,7 @@ async def test_one_query_serves_all_who_ask_for_one_key(gated: GatedSessions) ->
 async def test_a_flood_of_unknown_keys_delays_a_new_one_by_few_queries_and_known_ones_not_at_all(
     gated: GatedSessions,
 ) -> None:
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER))
     await keyring.authenticate(HEADER)
     new = await add_key(gated.sessions)
     gated.num_queries = 0
@@ -247,7 +248,7 @@ async def test_a_flood_of_unknown_keys_delays_a_new_one_by_few_queries_and_known
 
 
 async def test_a_client_that_leaves_does_not_take_others_with_it(gated: GatedSessions) -> None:
-    keyring = Keyring(gated.as_sessions(), pepper=PEPPER)
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER))
     gated.gate.clear()
     first, second = (asyncio.create_task(keyring.authenticate(HEADER)) for _ in range(2))
     await eventually(lambda: gated.num_held)
@@ -258,12 +259,12 @@ async def test_a_client_that_leaves_does_not_take_others_with_it(gated: GatedSes
 
 async def test_a_wrong_secret_behind_a_right_prefix_is_refused(sessions: Sessions) -> None:
     with pytest.raises(Unauthenticated):
-        await Keyring(sessions, pepper=PEPPER).authenticate_key(ADMIN_KEY[:-1] + "b")
+        await Keyring(sessions, peppers=Peppers(PEPPER)).authenticate_key(ADMIN_KEY[:-1] + "b")
 
 
 async def test_another_pepper_knows_no_key(sessions: Sessions) -> None:
     with pytest.raises(Unauthenticated):
-        await Keyring(sessions, pepper="another pepper").authenticate_key(ADMIN_KEY)
+        await Keyring(sessions, peppers=Peppers("another pepper")).authenticate_key(ADMIN_KEY)
 
 
 def test_keys_differ_and_hash_apart() -> None:

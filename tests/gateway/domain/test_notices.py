@@ -16,6 +16,7 @@ from gateway.domain.notices import CHANNEL, Notices
 from gateway.domain.tiers.service import change_tier
 from gateway.http.errors import Unauthenticated
 from gateway.main import end_tasks
+from gateway.peppers import Peppers
 from gateway.redis_client import connect_redis
 from tests.gateway.domain.test_keyring import NOW, PEPPER, Clock, revoke_all
 from tests.support.gateways import (
@@ -34,7 +35,7 @@ class Listener:
     def __init__(self, sessions: Sessions, url: str, name: str) -> None:
         self.sessions = sessions
         self.redis = connect_redis(url, deadline_s=5)
-        self.keyring = Keyring(sessions, pepper=PEPPER, clock=Clock())
+        self.keyring = Keyring(sessions, peppers=Peppers(PEPPER), clock=Clock())
         self.catalog = CatalogCache(sessions)
         self.num_redrawn = 0
         self.notices = Notices(self.redis, self.keyring, self.catalog, sender=name, redraw=self.redraw)

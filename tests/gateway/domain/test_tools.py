@@ -19,6 +19,7 @@ from gateway.domain.tools.sealing import CannotUnseal, seal, unseal
 from gateway.domain.tools.service import change_tool, create_tool, delete_tool
 from gateway.domain.tools.tool_book import ToolBook
 from gateway.http.errors import Conflict, InvalidRequest, Unavailable
+from gateway.peppers import Peppers
 from tests.gateway.domain.conftest import NOW, PEPPER
 from tests.gateway.domain.test_races import statuses
 from tests.support.gateways import copy_database
@@ -60,7 +61,7 @@ async def test_a_tenant_may_use_its_own_and_everybodys_that_are_enabled(sessions
     [shared] = (await book.tools_of(two)).values()
     assert shared.parameters == SCHEMA and shared.description == FIELDS["description"]
     assert shared.sealed_credential is not None
-    assert unseal(shared.sealed_credential, tool_id=shared.id, url=shared.url, pepper=PEPPER) == "s3cret"
+    assert unseal(shared.sealed_credential, tool_id=shared.id, url=shared.url, peppers=Peppers(PEPPER)) == "s3cret"
     later = NOW + timedelta(days=1)
     changed = await change_tool(
         sessions, admin, shared.id, {"max_rounds": 3}, credential=None, has_credential=False, pepper=PEPPER, now=later
@@ -129,16 +130,16 @@ def test_a_sealed_secret_opens_for_its_tool_its_server_and_its_pepper_alone() ->
     tool_id, url = uuid4(), "https://a.example.com/x"
     sealed = seal("s3cret", tool_id=tool_id, url=url, pepper=PEPPER)
     assert sealed != seal("s3cret", tool_id=tool_id, url=url, pepper=PEPPER)
-    assert unseal(sealed, tool_id=tool_id, url="https://A.example.com:443/y", pepper=PEPPER) == "s3cret"
+    assert unseal(sealed, tool_id=tool_id, url="https://A.example.com:443/y", peppers=Peppers(PEPPER)) == "s3cret"
     for other in (
-        {"tool_id": uuid4(), "url": url, "pepper": PEPPER},
-        {"tool_id": tool_id, "url": "https://b.example.com/x", "pepper": PEPPER},
-        {"tool_id": tool_id, "url": url, "pepper": PEPPER + "x"},
+        {"tool_id": uuid4(), "url": url, "peppers": Peppers(PEPPER)},
+        {"tool_id": tool_id, "url": "https://b.example.com/x", "peppers": Peppers(PEPPER)},
+        {"tool_id": tool_id, "url": url, "peppers": Peppers(PEPPER + "x")},
     ):
         with pytest.raises(CannotUnseal):
             unseal(sealed, **other)  # type: ignore[arg-type]
     with pytest.raises(CannotUnseal):
-        unseal(sealed[:-1] + b"\x00", tool_id=tool_id, url=url, pepper=PEPPER)
+        unseal(sealed[:-1] + b"\x00", tool_id=tool_id, url=url, peppers=Peppers(PEPPER))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,10 @@ from gateway.domain.tenants.service import create_tenant
 from gateway.domain.tiers.service import change_tier
 from gateway.domain.webhooks.delivery import LEASE, RETRIES, WebhookSender
 from gateway.domain.webhooks.models import Delivery, Webhook
-from gateway.domain.webhooks.service import announce, create_webhook, ping, secret_of, tenants_to_tell
+from gateway.domain.webhooks.secrets import secret_of
+from gateway.domain.webhooks.service import announce, create_webhook, ping, tenants_to_tell
 from gateway.http.outbound import Outbound
+from gateway.peppers import Peppers
 from tests.support.gateways import Gateway, copy_database, eventually, make_settings, running_gateway
 from tests.support.limiters import KnownLedger
 from tests.support.valkey import ValkeyProcess
@@ -83,13 +85,13 @@ class Clock:
 @asynccontextmanager
 async def sender_of(sessions: Sessions, clock: Clock, *, holder: str = "a") -> AsyncIterator[WebhookSender]:
     outbound = Outbound(allowed_private=LOOPBACK)
-    yield WebhookSender(sessions, outbound, pepper=PEPPER, holder=holder, clock=clock)
+    yield WebhookSender(sessions, outbound, peppers=Peppers(PEPPER), holder=holder, clock=clock)
     await outbound.close()
 
 
 async def make_hook(sessions: Sessions, url: str, *events: str) -> Webhook:
     tenant = await create_tenant(sessions, None, name=f"t-{uuid4()}", tier="pro", now=NOW)
-    return await create_webhook(sessions, ADMIN, tenant_id=tenant.id, url=url, events=events, now=NOW)
+    return await create_webhook(sessions, ADMIN, tenant_id=tenant.id, url=url, events=events, pepper=PEPPER, now=NOW)
 
 
 async def states(sessions: Sessions) -> list[Delivery]:
@@ -169,7 +171,7 @@ async def test_openais_client_verifies_a_delivery_and_refuses_a_changed_or_old_o
     await ping(sessions, ADMIN, hook.id, now=NOW)
     async with sender_of(sessions, clock) as sender:
         await sender.send_due()
-        secret = secret_of(hook.id, pepper=PEPPER)
+        secret = secret_of(hook, peppers=Peppers(PEPPER))
         webhooks = openai.OpenAI(api_key="none", webhook_secret=secret).webhooks
         [(headers, body)] = receiver.got
         webhooks.verify_signature(body, headers)

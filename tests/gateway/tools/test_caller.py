@@ -24,6 +24,7 @@ from gateway.domain.tools.sealing import seal
 from gateway.http.outbound import Outbound
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
+from gateway.peppers import Peppers
 from gateway.tools.caller import MAX_ARGUMENT_BYTES, MAX_CALLS_OF_TENANT, ToolCaller
 from gateway.tools.calls import ToolCall, ToolResult
 from gateway.tools.trail import AuditTrail
@@ -82,7 +83,9 @@ async def bench(
     database, metrics = f"sqlite:///{folder / 'tools.db'}", Metrics()
     async with open_sessions(database) as sessions:
         trail = AuditTrail(sessions, metrics, shows_arguments=shows_arguments)
-        yield Bench(ToolCaller(outbound, trail, metrics, pepper=PEPPER, allowed_hosts=hosts), trail, metrics, database)
+        yield Bench(
+            ToolCaller(outbound, trail, metrics, peppers=Peppers(PEPPER), allowed_hosts=hosts), trail, metrics, database
+        )
     await outbound.close()
 
 
