@@ -70,6 +70,6 @@ async def test_what_is_kept_shows_nothing_of_the_answer(redis: Pipeline) -> None
     await store.keep(claim, KeptAnswer(200, {}, b"a secret" * 9))
     kept = await redis.execute("GET", claim.name)
     assert isinstance(kept, bytes) and b"secret" not in kept
-    assert AnswerSeal("another").open(kept[33:], name=claim.name) is None
+    assert AnswerSeal(Peppers("another")).open(kept[33:], name=claim.name) is None
     ttl = await redis.execute("TTL", claim.name)
     assert isinstance(ttl, int) and 0 < ttl <= 24 * 3600

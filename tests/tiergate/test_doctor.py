@@ -173,6 +173,7 @@ FAULTS: dict[str, Plant] = {
     "disk-full": lambda scene: scene.settings.update(outbox_min_free_bytes=2**60),
     "pepper-weak": lambda scene: scene.settings.update(key_pepper="abcabcabcabcabcabc"),
     "pepper-differs": lambda scene: scene.settings.update(key_pepper="another-pepper-than-that"),
+    "pepper-removed": lambda scene: scene.database("UPDATE api_keys SET pepper_id = x'0011223344556677'"),
     "worker-key": lambda scene: scene.settings.update(worker_key=None),
     "worker-key-reused": lambda scene: scene.settings.update(worker_key=PEPPER),
     "port-taken": _another_program,

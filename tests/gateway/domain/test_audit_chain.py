@@ -273,11 +273,11 @@ async def test_contents_can_be_erased_and_the_log_still_holds(sealed: Sessions, 
     await write_history(sealed)
     if are_old:
         await rewrite_as_of_old(sealed)
-    before = await verify(sealed, pepper=PEPPER)
+    before = await verify(sealed, peppers=Peppers(PEPPER))
     which = AuditEntry.object_id.in_(["object-3", "object-7", "object-20"])
     assert await erase_contents(sealed, which, tenant_id=None, why={"why": "a test"}, now=NOW) == 3
     assert await erase_contents(sealed, which, tenant_id=None, why={}, now=NOW) == 0
-    found = await verify(sealed, pepper=PEPPER, since=before)
+    found = await verify(sealed, peppers=Peppers(PEPPER), since=before)
     assert (found.num_rows, found.num_erased) == (before.num_rows + 1, 3)
     await write_history(sealed, 2)
     whole = await read_history(sealed)
@@ -294,20 +294,20 @@ async def test_contents_can_be_erased_and_the_log_still_holds(sealed: Sessions, 
                 continue
             await write_back(sealed, history)
             with pytest.raises(BrokenChain):
-                await verify(sealed, pepper=PEPPER)
+                await verify(sealed, peppers=Peppers(PEPPER))
     await write_back(sealed, whole)
-    assert (await verify(sealed, pepper=PEPPER)).num_erased == 3
+    assert (await verify(sealed, peppers=Peppers(PEPPER))).num_erased == 3
 
 
 async def test_a_forged_erasure_has_no_seal(sealed: Sessions) -> None:
     await make_admin_key(sealed, name="k", pepper=PEPPER, now=NOW)
     await write_history(sealed)
     url = sealed.kw["bind"].url.render_as_string(hide_password=False)
-    async with open_sessions(url, pepper="the-pepper-of-a-forger") as forger:
+    async with open_sessions(url, peppers=Peppers("the-pepper-of-a-forger")) as forger:
         which = AuditEntry.object_id == "object-5"
         assert await erase_contents(forger, which, tenant_id=None, why={}, now=NOW) == 1
     with pytest.raises(BrokenChain, match="seal"):
-        await verify(sealed, pepper=PEPPER)
+        await verify(sealed, peppers=Peppers(PEPPER))
 
 
 async def test_several_gateways_write_one_chain(sealed: Sessions) -> None:
