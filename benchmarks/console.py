@@ -5,12 +5,14 @@
 A real gateway over the events of benchmarks/usage_events.py, its tenants, keys, prices and an invoice, looked at by an
 administrator of the platform: from the overview along every link, at most a few pages of a kind. Gates: p95 of the
 overview < 200 ms, of every other page < 500 ms, from the request until its last byte; page, style and scripts of the
-first view < 200 KB.
+first view < 200 KB, and complete in Chromium, which has none of them yet, in < 1 s.
 """
 
 import argparse
 import asyncio
 import json
+import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -28,12 +30,15 @@ from gateway.clock import utc_now
 from gateway.domain.tenants.models import Tenant
 from gateway.metering.rollups.keeper import RollupKeeper
 from gateway.metering.schema import connect_migrated
+from tests.support.browser import open_tab
 from tests.support.clickhouse import running_clickhouse
 from tests.support.crawling import HOME, Links, by_query, crawl
 from tests.support.gateways import Gateway, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
 
-OVERVIEW_P95_MS, OTHER_P95_MS, FIRST_VIEW_KB = 200.0, 500.0, 200.0
+OVERVIEW_P95_MS, OTHER_P95_MS, FIRST_VIEW_KB, FIRST_VIEW_MS = 200.0, 500.0, 200.0, 1000.0
+_NUM_VIEWS = 5
+_NAVIGATION = "performance.getEntriesByType('navigation')[0]"
 _PER_KIND = 3
 """Pages of a kind that are followed."""
 
@@ -64,6 +69,20 @@ async def weigh(http: httpx.AsyncClient) -> float:
     reply = await http.get(HOME)
     replies = [reply, *[await http.get(urljoin(str(reply.url), part)) for part in Links(reply.text).parts]]
     return round(sum(each.num_bytes_downloaded for each in replies) / 1000, 1)
+
+
+async def view(origin: str, key: str, profile: Path) -> float:
+    """Milliseconds from asking for the overview until its load event, the median of some with nothing cached."""
+    chromium = shutil.which("chromium") or sys.exit("this needs a browser: apt-get install chromium")
+    async with open_tab(chromium, profile) as tab:
+        await tab.log_in(origin, key)
+        await tab.call("Network.setCacheDisabled", cacheDisabled=True)
+        times_ms = []
+        for _ in range(_NUM_VIEWS):
+            await tab.go(f"{origin}{HOME}")
+            await tab.until(f"{_NAVIGATION}.loadEventEnd > 0")
+            times_ms.append(float(await tab.evaluate(f"{_NAVIGATION}.loadEventEnd")))
+    return round(statistics.median(times_ms), 1)
 
 
 async def seed(gateway: Gateway, num_tenants: int) -> str:
@@ -97,6 +116,7 @@ async def measure(url: str, folder: Path, redis_url: str, num_tenants: int, roun
             kinds = {name: Kind(urls) for name, urls in found.pages.items()}
             await time_pages(http, kinds, rounds)
             weight_kb = await weigh(http)
+        first_view_ms = await view(gateway.origin, key, folder / "profile")
     p95 = {name: kind.p95_ms for name, kind in kinds.items()}
     for name, kind in sorted(kinds.items(), key=lambda each: -each[1].p95_ms):
         print(f"{kind.p95_ms:8.1f} ms  {name}  ({kind.urls[0]})", file=sys.stderr)
@@ -110,12 +130,19 @@ async def measure(url: str, folder: Path, redis_url: str, num_tenants: int, roun
         "other_p95_ms": other_ms,
         "slowest": max((name for name in p95 if not is_overview[name]), key=lambda name: p95[name]),
         "first_view_kb": weight_kb,
+        "first_view_ms": first_view_ms,
         "broken_links": found.broken,
-        "yardstick": {"overview_p95_ms": OVERVIEW_P95_MS, "other_p95_ms": OTHER_P95_MS, "first_view_kb": FIRST_VIEW_KB},
+        "yardstick": {
+            "overview_p95_ms": OVERVIEW_P95_MS,
+            "other_p95_ms": OTHER_P95_MS,
+            "first_view_kb": FIRST_VIEW_KB,
+            "first_view_ms": FIRST_VIEW_MS,
+        },
         "gates": {
             "overview": overview_ms < OVERVIEW_P95_MS,
             "other": other_ms < OTHER_P95_MS,
             "weight": weight_kb < FIRST_VIEW_KB,
+            "first_view": first_view_ms < FIRST_VIEW_MS,
             "links": not found.broken,
         },
     }

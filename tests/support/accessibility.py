@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+from itertools import product
 from pathlib import Path
 
 from tests.support.browser import Tab
@@ -40,12 +41,12 @@ async def assert_well_shown(tab: Tab) -> None:
 
     TIERGATE_TEST_PICTURES is a folder for what it looked like."""
     path = await tab.evaluate("location.pathname")
-    for scheme, width in (("light", 1280), ("dark", 390)):
+    for scheme, width in product(("light", "dark"), (1280, 390)):
         await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         await tab.resize(width)
         if folder := os.environ.get("TIERGATE_TEST_PICTURES"):
             name = re.sub(r"[^a-z]+", "-", re.sub(r"[0-9a-f-]{36}", "one", path).strip("/"))
-            await asyncio.to_thread((Path(folder) / f"{name}-{width}.png").write_bytes, await tab.picture())
+            await asyncio.to_thread((Path(folder) / f"{name}-{width}-{scheme}.png").write_bytes, await tab.picture())
         assert await tab.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
         assert await tab.evaluate("document.querySelectorAll('h1').length") == 1, path
         await assert_accessible(tab)
