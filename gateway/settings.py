@@ -14,6 +14,7 @@ from pydantic import (
     FilePath,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -50,6 +51,7 @@ def _split(value: Any) -> Any:
 
 Listed = BeforeValidator(_split)
 Pepper = Annotated[SecretStr, Field(min_length=16)]
+WorkerKey = Annotated[SecretStr, Field(min_length=8)]
 Origin = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^(\*|https?://[^\s/*]+)$")]
 ToolHost = Annotated[str, Field(pattern=r"^((\*\.)?[a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$")]
 HttpUrl = Annotated[str, BeforeValidator(_without_slash), Field(pattern=r"^https?://[^\s]+$")]
@@ -181,7 +183,9 @@ class GatewaySettings(KafkaSettings):
     next_key_pepper: Pepper | None = None
     """What the one above is about to be replaced by: what gateways that have it already make is read."""
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
-    worker_key: SecretStr | None = Field(default=None, min_length=8)
+    worker_key: WorkerKey | None = None
+    worker_other_keys: Annotated[tuple[WorkerKey, ...], NoDecode, Listed] = ()
+    """That workers may have, too, while the one above is replaced."""
     metrics_key: SecretStr | None = Field(default=None, min_length=8)
     """None: `/metrics` is for this machine only."""
     otlp_endpoint: HttpUrl | None = None
@@ -238,6 +242,13 @@ class GatewaySettings(KafkaSettings):
     """Such a file that scores every request and decides nothing: /metrics tells what it would have done."""
     pools: dict[str, PoolConfig] = Field(default_factory=dict)
 
+    @field_validator("worker_other_keys")
+    @classmethod
+    def _stand_beside_one(cls, keys: tuple[SecretStr, ...], given: ValidationInfo) -> tuple[SecretStr, ...]:
+        if keys and given.data.get("worker_key") is None:
+            raise ValueError("needs TIERGATE_WORKER_KEY, beside which they are used")
+        return keys
+
     @property
     def overflow_pools(self) -> dict[str, str]:
         """The name of an overflow, which is a pool to us, and the pool that it is of."""
@@ -260,6 +271,12 @@ class GatewaySettings(KafkaSettings):
             if name.endswith(OVERFLOW_SUFFIX):
                 raise ValueError(f"{name}: names that end in {OVERFLOW_SUFFIX} are those of pools' overflows")
         return pools
+
+    @property
+    def worker_keys(self) -> tuple[str, ...]:
+        """Of workers of ours, the likeliest first; none: such as listen on loopback only."""
+        found = () if self.worker_key is None else (self.worker_key, *self.worker_other_keys)
+        return tuple(key.get_secret_value() for key in found)
 
     @property
     def peppers(self) -> Peppers:

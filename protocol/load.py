@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -97,10 +98,10 @@ def seal(registration: Registration, *, worker_key: str) -> bytes:
     return _sign(payload, worker_key) + b"." + payload
 
 
-def unseal(sealed: bytes, *, worker_key: str) -> Registration:
-    """Raises BadSignature."""
+def unseal(sealed: bytes, *, worker_keys: Sequence[str]) -> Registration:
+    """Sealed with any of the keys. Raises BadSignature."""
     signature, _, payload = sealed.partition(b".")
-    if not hmac.compare_digest(signature, _sign(payload, worker_key)):
+    if not any(hmac.compare_digest(signature, _sign(payload, key)) for key in worker_keys):
         raise BadSignature("a worker registration has a wrong signature; is TIERGATE_WORKER_KEY the same everywhere?")
     return msgspec.json.decode(payload, type=Registration)
 

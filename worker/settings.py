@@ -37,6 +37,10 @@ def _parse_adapters(value: Any) -> Any:
     return adapters
 
 
+def _split(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
 Adapters = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_adapters)]
 
 
@@ -81,6 +85,8 @@ class WorkerSettings(BaseSettings):
     """Where others reach this worker; None for host and port."""
     api_key: str | None = Field(default=None, repr=False, validation_alias=f"{ENV_PREFIX}KEY")
     """The shared worker key."""
+    other_keys: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(default=(), repr=False)
+    """That are taken, too, while the worker key is replaced."""
     metrics_key: str | None = Field(default=None, repr=False, min_length=8)
     """Opens `/metrics`, as the worker key does. With neither it is for this machine only."""
     max_num_seqs: int = Field(default=64, ge=1)
@@ -108,6 +114,11 @@ class WorkerSettings(BaseSettings):
     drain_grace_s: float = Field(default=30.0, ge=0)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """That callers may show; none: everybody on loopback may call."""
+        return () if self.api_key is None else (self.api_key, *self.other_keys)
+
+    @property
     def served_name(self) -> str:
         return self.name or self.model.resolve().name
 
@@ -132,6 +143,8 @@ class WorkerSettings(BaseSettings):
             raise ValueError(f"--host: {self.host} needs --api-key (TIERGATE_WORKER_KEY); without one use 127.0.0.1")
         if self.api_key is None and self.register_url is not None:
             raise ValueError("--register: needs --api-key (TIERGATE_WORKER_KEY), which signs the registration")
+        if self.other_keys and self.api_key is None:
+            raise ValueError("TIERGATE_WORKER_OTHER_KEYS: needs TIERGATE_WORKER_KEY, beside which they are taken")
         if self.uds is not None and self.register_url is not None and self.url is None:
             raise ValueError("--register: a gateway cannot reach --uds; give --url, where something passes it on")
         if self.served_name in self.adapters:

@@ -15,6 +15,7 @@ _ADAPTER_UNAVAILABLE = f'"{ADAPTER_UNAVAILABLE}"'.encode()
 MAX_ANSWER_BYTES = 64 * 2**20
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FAULTS = frozenset({500, 502, 504})
+_WRONG_KEY = 401
 
 
 class MemberFailed(Exception):
@@ -95,12 +96,14 @@ class WorkerClient:
     """One pool of connections to all members. `async with WorkerClient(settings)`; run `sweep_forever` beside it."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._worker_key = settings.worker_key.get_secret_value() if settings.worker_key else None
+        self._worker_keys: tuple[str | None, ...] = settings.worker_keys or (None,)
+        self._accepted: dict[str, tuple[str | None, ...]] = {}
+        """Where another worker key than the first is taken: the keys, in the order in which they are tried."""
         members = [member for pool in settings.all_pools.values() for member in pool.members]
         self._api_keys = {
             member.url: os.environ.get(member.api_key_env, "") for member in members if member.api_key_env
         }
-        self._heads: dict[tuple[str, str, str, str], str] = {}
+        self._heads: dict[tuple[str, str, str, str | None], str] = {}
         self._pool = ConnectionPool(
             connect_s=settings.connect_timeout_s,
             silence_s=settings.idle_timeout_s,
@@ -125,11 +128,19 @@ class WorkerClient:
         shows_life: the member says something every few seconds, whatever it waits for.
         """
         origin = parse_origin(member.url)
-        head = self._head("POST", origin, path, member.url, engine=member.engine)
         named = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n".encode() + body
+        described = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{named}\r\n"
+        silence_s = self._worker_silence_s if shows_life else None
+        keys = self._keys_for(member.url, engine=member.engine)
         try:
-            connection = await self._pool.begin(origin, raw, silence_s=self._worker_silence_s if shows_life else None)
+            for key in keys:
+                raw = f"{self._head('POST', origin, path, member.url, key)}{described}".encode() + body
+                connection = await self._pool.begin(origin, raw, silence_s=silence_s)
+                if connection.status != _WRONG_KEY or key == keys[-1]:
+                    break
+                self._pool.end(origin, connection)
+            if connection.status != _WRONG_KEY and key != keys[0]:
+                self._remember(member.url, key)
             if connection.status != 200:
                 await self._raise_refusal(member, origin, connection)
         except TransportFailed as failure:
@@ -139,10 +150,18 @@ class WorkerClient:
     async def get(self, url: str, path: str, *, engine: str, deadline_s: float) -> tuple[int, bytes]:
         """Status and body. Raises MemberFailed."""
         origin = parse_origin(url)
-        raw = self._head("GET", origin, path, url, engine=engine).encode() + b"\r\n"
+        keys = self._keys_for(url, engine=engine)
         try:
-            async with asyncio.timeout(deadline_s), self._pool.request(origin, raw) as connection:
-                return connection.status, await _read_all(connection)
+            async with asyncio.timeout(deadline_s):
+                for key in keys:
+                    raw = self._head("GET", origin, path, url, key).encode() + b"\r\n"
+                    async with self._pool.request(origin, raw) as connection:
+                        status, body = connection.status, await _read_all(connection)
+                    if status != _WRONG_KEY:
+                        break
+            if status != _WRONG_KEY and key != keys[0]:
+                self._remember(url, key)
+            return status, body
         except TransportFailed as failure:
             raise _as_member_failure(url, failure) from failure
         except TimeoutError as error:
@@ -169,15 +188,24 @@ class WorkerClient:
             raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
         raise MemberRefused(status, body)
 
-    def _head(self, method: str, origin: Origin, path: str, url: str, *, engine: str) -> str:
-        """Made once for each place and kept: there are as many as members and paths."""
-        head = self._heads.get((method, path, url, engine))
+    def _keys_for(self, url: str, *, engine: str) -> tuple[str | None, ...]:
+        """In the order in which they are tried; one that is wrong costs an answer without any work."""
+        own = self._api_keys.get(url)
+        if own or engine != "tiergate":
+            return (own or None,)
+        return self._accepted.get(url, self._worker_keys)
+
+    def _remember(self, url: str, key: str | None) -> None:
+        self._accepted[url] = (key, *(other for other in self._worker_keys if other != key))
+
+    def _head(self, method: str, origin: Origin, path: str, url: str, key: str | None) -> str:
+        """Made once for each place and key, and kept: there are as many as members and paths."""
+        head = self._heads.get((method, path, url, key))
         if head is None:
-            head = self._heads[(method, path, url, engine)] = self._make_head(method, origin, path, url, engine=engine)
+            head = self._heads[(method, path, url, key)] = self._make_head(method, origin, path, key)
         return head
 
-    def _make_head(self, method: str, origin: Origin, path: str, url: str, *, engine: str) -> str:
-        key = self._api_keys.get(url) or (self._worker_key if engine == "tiergate" else None)
+    def _make_head(self, method: str, origin: Origin, path: str, key: str | None) -> str:
         authorization = f"Authorization: Bearer {key}\r\n" if key else ""
         return (
             f"{method} {origin.path}{path} HTTP/1.1\r\nHost: {origin.host_header}\r\n"

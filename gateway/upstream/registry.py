@@ -43,7 +43,7 @@ class Registry:
         self._redis = redis
         self._catalog = catalog
         self._fixed = fixed
-        self._sightings = Sightings(settings.worker_key.get_secret_value()) if settings.worker_key else None
+        self._sightings = Sightings(settings.worker_keys) if settings.worker_keys else None
         self._failed_at = float("-inf")
         self._started_at = time.monotonic()
         self._known: set[str] = set()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -28,8 +28,8 @@ class _Sighting:
 class Sightings:
     """Times are `time.monotonic()`. What is not taken is said once, not with every heartbeat."""
 
-    def __init__(self, worker_key: str) -> None:
-        self._worker_key = worker_key
+    def __init__(self, worker_keys: Sequence[str]) -> None:
+        self._worker_keys = worker_keys
         self._sightings: dict[str, _Sighting] = {}
         self._gone: dict[str, tuple[int, float]] = {}
         """Of workers that were there: when their last registration was sent, and when they went."""
@@ -77,7 +77,7 @@ class Sightings:
 
     def _read(self, name: str, value: bytes, now: float) -> None:
         try:
-            registration = unseal(value, worker_key=self._worker_key)
+            registration = unseal(value, worker_keys=self._worker_keys)
         except (BadSignature, msgspec.MsgspecError) as error:
             self._complain(name, str(error))
             return

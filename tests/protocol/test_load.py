@@ -26,7 +26,7 @@ REGISTRATION = Registration(url="http://127.0.0.1:1", sent_at_ms=1, load=LOAD)
 
 
 def test_a_sealed_registration_comes_back() -> None:
-    assert unseal(seal(REGISTRATION, worker_key="k"), worker_key="k") == REGISTRATION
+    assert unseal(seal(REGISTRATION, worker_key="k"), worker_keys=("k",)) == REGISTRATION
 
 
 @pytest.mark.parametrize("position", [0, 63, 64, 65, 80, -1])
@@ -34,16 +34,16 @@ def test_a_changed_byte_is_noticed(position: int) -> None:
     sealed = bytearray(seal(REGISTRATION, worker_key="k"))
     sealed[position] ^= 1
     with pytest.raises((BadSignature, msgspec.MsgspecError)) as caught:
-        unseal(bytes(sealed), worker_key="k")
+        unseal(bytes(sealed), worker_keys=("k",))
     assert caught.type is BadSignature
 
 
 @pytest.mark.parametrize("sealed", [b"", b".", b"{}", msgspec.json.encode(REGISTRATION), "é".encode()])
 def test_what_was_never_sealed_is_refused(sealed: bytes) -> None:
     with pytest.raises(BadSignature):
-        unseal(sealed, worker_key="k")
+        unseal(sealed, worker_keys=("k",))
 
 
 def test_another_key_does_not_open_it() -> None:
     with pytest.raises(BadSignature):
-        unseal(seal(REGISTRATION, worker_key="k"), worker_key="K")
+        unseal(seal(REGISTRATION, worker_key="k"), worker_keys=("K",))

@@ -144,7 +144,7 @@ def test_a_registered_worker_is_known_until_it_stops(checkpoint: Path, tmp_path:
             while not (sealed := client.hvals(WORKERS_KEY)):
                 assert time.monotonic() < ends_at, "no registration"
                 time.sleep(0.02)
-            registration = unseal(sealed[0], worker_key="k")
+            registration = unseal(sealed[0], worker_keys=("k",))
             assert (registration.url, registration.load.model, registration.load.pool) == (origin, "tiny", "small")
             running.send_signal(signal.SIGTERM)
             assert running.wait(30) == 0

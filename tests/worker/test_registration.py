@@ -69,7 +69,7 @@ async def wait_for(valkey: ValkeyProcess, accept: Callable[[Registration], bool]
     async with asyncio.timeout(STALE_AFTER_S):
         while True:
             sealed = await read(valkey)
-            if sealed is not None and accept(found := unseal(sealed, worker_key=KEY)):
+            if sealed is not None and accept(found := unseal(sealed, worker_keys=(KEY,))):
                 return found
             await asyncio.sleep(0.02)
 
@@ -81,7 +81,7 @@ async def test_a_beat_says_who_and_where_and_comes_again(valkey: ValkeyProcess) 
         assert abs(first.sent_at_ms / 1e3 - time.time()) < STALE_AFTER_S
         await wait_for(valkey, lambda found: found.sent_at_ms > first.sent_at_ms)
         with pytest.raises(BadSignature):
-            unseal(await read(valkey) or b"", worker_key="another")
+            unseal(await read(valkey) or b"", worker_keys=("another",))
 
 
 async def test_a_clean_stop_takes_it_back(valkey: ValkeyProcess) -> None:

@@ -53,6 +53,7 @@ def test_options_win_over_variables_that_are_spelled_differently(monkeypatch: py
         ({}, {"host": "example.com"}, "TIERGATE_WORKER_KEY"),
         ({}, {"register_url": "redis://x"}, "TIERGATE_WORKER_KEY"),
         ({}, {"adapters": {"m": Path("/x")}}, "--adapter"),
+        ({"OTHER_KEYS": "a,b"}, {}, "TIERGATE_WORKER_OTHER_KEYS"),
     ],
 )
 def test_a_bad_value_is_one_line_naming_it(

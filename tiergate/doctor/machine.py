@@ -77,13 +77,13 @@ def look_at_secrets(settings: GatewaySettings) -> Iterator[Finding]:
         if pepper is not None and len(set(pepper)) < MIN_PEPPER_CHARS:
             todo = "openssl rand -hex 32 makes one; docs/operations.md says how to replace it"
             yield error("pepper-weak", f"{name} can be guessed", todo)
-    if settings.worker_key is None:
+    if not settings.worker_keys:
         yield warning(
             "worker-key",
             "there is no TIERGATE_WORKER_KEY: only workers on loopback can be used",
             "set it on both sides",
         )
-    elif settings.worker_key.get_secret_value() in peppers.all:
+    elif not set(settings.worker_keys).isdisjoint(peppers.all):
         yield error(
             "worker-key-reused", "the worker key is the pepper, which workers must not know", "choose another key"
         )

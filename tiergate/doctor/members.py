@@ -23,10 +23,12 @@ async def _ask(
     http: httpx.AsyncClient, settings: GatewaySettings, pool_name: str, pool: PoolConfig, member: MemberConfig
 ) -> list[Finding]:
     at = f"the member {member.url} of the pool {pool_name}"
-    key = _key(settings, member)
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
-        answer = await http.get(f"{member.url.removesuffix('/v1')}/v1/models", headers=headers)
+        for key in _keys(settings, member):
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            answer = await http.get(f"{member.url.removesuffix('/v1')}/v1/models", headers=headers)
+            if answer.status_code not in _REFUSED:
+                break
         names = {str(card["id"]) for card in answer.json()["data"]} if answer.is_success else set()
     except httpx.HTTPError as problem:
         return [error("member-away", f"{at} does not answer: {one_line(problem)}", "start it, or correct its url")]
@@ -46,9 +48,8 @@ async def _ask(
     return []
 
 
-def _key(settings: GatewaySettings, member: MemberConfig) -> str | None:
+def _keys(settings: GatewaySettings, member: MemberConfig) -> tuple[str | None, ...]:
+    """The likeliest first."""
     if member.api_key_env is not None:
-        return os.environ.get(member.api_key_env)
-    if member.engine == "tiergate" and settings.worker_key is not None:
-        return settings.worker_key.get_secret_value()
-    return None
+        return (os.environ.get(member.api_key_env),)
+    return (settings.worker_keys if member.engine == "tiergate" else ()) or (None,)

@@ -40,7 +40,7 @@ def create_app(replica: Replica, readiness: Readiness) -> Starlette:
         middleware=[
             Middleware(
                 KeyGate,
-                api_key=replica.api_key,
+                keys=replica.keys,
                 metrics_key=replica.metrics_key,
                 load=replica.load_header,
                 is_unix=replica.is_unix,

@@ -54,7 +54,7 @@ class CompletionsEndpoint:
         replica = self._replica
         replica.check_accepting()
         body = await read_body(request, max_bytes=replica.max_body_bytes)
-        caller = read_caller(request.headers, has_key=replica.api_key is not None)
+        caller = read_caller(request.headers, has_key=bool(replica.keys))
         note_caller(request_id=caller.request_id, tenant_id=caller.tenant)
         await until_disconnect(receive, self._answer(body, caller, send))
 

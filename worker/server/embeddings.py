@@ -42,7 +42,7 @@ async def embeddings(request: Request) -> Response:
         with replica.activity:
             replica.check_accepting()
             body = await read_body(request, max_bytes=replica.max_body_bytes)
-            caller = read_caller(request.headers, has_key=replica.api_key is not None)
+            caller = read_caller(request.headers, has_key=bool(replica.keys))
             note_caller(request_id=caller.request_id, tenant_id=caller.tenant)
             await until_disconnect(request.receive, answer(body, caller))
     except ProtocolError as error:

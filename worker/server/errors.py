@@ -3,7 +3,7 @@
 import hmac
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
@@ -64,7 +64,7 @@ class KeyGate:
         self,
         app: ASGIApp,
         *,
-        api_key: str | None,
+        keys: Sequence[str],
         metrics_key: str | None,
         load: Callable[[], bytes],
         is_unix: bool = False,
@@ -73,7 +73,8 @@ class KeyGate:
         self._is_unix = is_unix
         self._app = app
         self._load = load
-        self._api_key, self._metrics_key = (None if key is None else _bearer(key) for key in (api_key, metrics_key))
+        self._keys = [_bearer(key) for key in keys]
+        self._metrics_keys = [*self._keys, *([] if metrics_key is None else [_bearer(metrics_key)])]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -95,8 +96,7 @@ class KeyGate:
         """Raises BadKey, NotHere or OtherOrigin."""
         if scope["path"] in PUBLIC_PATHS:
             return
-        keys = [self._api_key, self._metrics_key] if scope["path"] == METRICS_PATH else [self._api_key]
-        expected = [key for key in keys if key is not None]
+        expected = self._metrics_keys if scope["path"] == METRICS_PATH else self._keys
         if not expected:
             if scope["path"] == METRICS_PATH and not _is_local(scope, is_unix=self._is_unix):
                 raise NotHere()

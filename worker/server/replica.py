@@ -48,7 +48,7 @@ class Draining(ProtocolError):
 
 @dataclass(kw_only=True)
 class Replica:
-    """api_key: None where callers on the loopback interface get accounting, and are trusted with nothing else."""
+    """keys: none where callers on the loopback interface get accounting, and are trusted with nothing else."""
 
     engine: "Engine"
     bundle: Bundle
@@ -60,7 +60,7 @@ class Replica:
     metrics: Metrics
     ledger: Ledger
     pooling: Pooling
-    api_key: str | None
+    keys: tuple[str, ...]
     metrics_key: str | None
     max_body_bytes: int
     max_logprobs: int = MAX_LOGPROBS

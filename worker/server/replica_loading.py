@@ -62,7 +62,7 @@ def load_replica(settings: WorkerSettings, *, load_engine: Callable[[EngineSetti
         defaults=defaults,
         metrics=metrics,
         pooling=settings.pooling,
-        api_key=settings.api_key,
+        keys=settings.keys,
         metrics_key=settings.metrics_key,
         max_body_bytes=settings.max_body_bytes,
         max_logprobs=settings.max_logprobs,

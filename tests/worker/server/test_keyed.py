@@ -13,7 +13,7 @@ BODY = {"model": "tiny", "prompt": "Hi", "max_tokens": 2}
 
 @pytest.fixture(scope="module")
 def keyed(checkpoint: Path) -> Iterator[RunningWorker]:
-    with running_worker(checkpoint, api_key="secret-key", pool="small") as running:
+    with running_worker(checkpoint, api_key="secret-key", other_keys=("the-other-key",), pool="small") as running:
         yield running
 
 
@@ -41,6 +41,12 @@ def test_without_the_key_nothing_is_answered(
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 def test_probes_need_no_key(keyed: RunningWorker, path: str) -> None:
     assert httpx.get(f"{keyed.origin}{path}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/load", "/metrics"])
+def test_keys_beside_it_are_taken_too(keyed: RunningWorker, path: str) -> None:
+    headers = {"Authorization": "Bearer the-other-key"}
+    assert httpx.get(f"{keyed.origin}{path}", headers=headers).status_code == 200
 
 
 def test_with_the_key_the_platforms_fields_are_honoured(keyed: RunningWorker) -> None:

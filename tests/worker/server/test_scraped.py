@@ -52,5 +52,5 @@ async def test_another_machine_reads_no_metrics_without_a_key(client: tuple[str,
 
     sent: list[Message] = []
     scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": [], "client": client}
-    await KeyGate(app, api_key=None, metrics_key=None, load=lambda: b"0,0,1,0")(scope, receive, send)
+    await KeyGate(app, keys=(), metrics_key=None, load=lambda: b"0,0,1,0")(scope, receive, send)
     assert sent[0]["status"] == expected
