@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.admin import adapters as adapter_routes
 from gateway.admin.adapters import is_adapter_upload
 from gateway.admin.adapters import router as adapters_router
+from gateway.admin.answer_caching import router as answer_caching_router
 from gateway.admin.audit import router as audit_router
 from gateway.admin.billing_accounts import router as billing_accounts_router
 from gateway.admin.idempotent_posts import IdempotentPosts
@@ -140,6 +141,7 @@ def _admin_router() -> APIRouter:
         tenants_router,
         users_router,
         session_policies_router,
+        answer_caching_router,
         keys_router,
         tiers_router,
         models_router,

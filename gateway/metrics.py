@@ -94,6 +94,11 @@ class Metrics:
             "First tokens that were late and asked of a second replica, by whether that was quicker",
             ("pool", "outcome"),
         )
+        self.cached_answers = self._tally(
+            "tiergate_answer_cache_requests",
+            "Requests that looked into the cache of answers",
+            ("result", "tier"),
+        )
         self._ttft = self._distribution(
             "tiergate_time_to_first_token_seconds", "From the request's arrival to its first token", _TTFT_BUCKETS_S
         )

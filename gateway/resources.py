@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.answer_cache.store import AnswerCache
 from gateway.artifacts.files import FileStore
 from gateway.artifacts.references import References, check_root
 from gateway.artifacts.store import ArtifactStore
@@ -180,6 +181,7 @@ async def open_services(
             registry=registry,
             gates=gates,
             answers=answers,
+            answer_cache=AnswerCache(limiter.redis, peppers=peppers, is_away=lambda: limiter.is_local),
             conversations=Conversations(limiter.redis, is_away=lambda: limiter.is_local),
             bundles=bundles,
             artifacts=artifacts,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from gateway.answer_cache.store import AnswerCache
 from gateway.artifacts.files import FileStore
 from gateway.artifacts.references import References
 from gateway.artifacts.store import ArtifactStore
@@ -67,6 +68,7 @@ class Services:
     gates: Gates
     conversations: Conversations
     answers: AnswerStore
+    answer_cache: AnswerCache
     bundles: BundleStore
     artifacts: ArtifactStore
     references: References

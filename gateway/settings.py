@@ -217,6 +217,8 @@ class GatewaySettings(KafkaSettings):
     """Of a session's messages, as JSON; then the oldest turns leave."""
     sessions_per_tenant: int = Field(default=10_000, ge=1)
     """At a time."""
+    cache_embedding_model: str | None = None
+    """What messages are compared by where a tenant's cache is `semantic`: a model or pool that makes embeddings."""
     tool_audit_arguments: bool = False
     """What tools were called with stands in the audit log, too."""
     invoice_font: FilePath | None = None

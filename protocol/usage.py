@@ -14,7 +14,7 @@ READABLE_VERSIONS = frozenset({1, SCHEMA_VERSION})
 MAX_ERROR_CHARS = 200
 MAX_DECISION_BYTES = 2048
 UsageStatus = Literal["ok", "error", "cancelled", "lost"]
-PriceLineKind = Literal["input", "cached_input", "output", "adapter", "minimum", "discount"]
+PriceLineKind = Literal["input", "cached_input", "output", "adapter", "cached_answer", "minimum", "discount"]
 
 
 class StepsMs(msgspec.Struct, kw_only=True, frozen=True):
@@ -88,3 +88,5 @@ class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
     """Their amounts add up to `cost_nanousd`; none where nothing is billed."""
     batch_id: str | None = None
     """The batch that it was a line of."""
+    cached_answer: bool = False
+    """Nothing was computed: the answer had been given before (docs/caching.md)."""

@@ -74,7 +74,8 @@ class LineView(BaseModel):
     model_id: str
     adapter_id: str
     kind: str
-    """input | cached_input | output | adapter | minimum | discount | tokens (where only the cost was told) | credit"""
+    """input | cached_input | output | adapter | cached_answer | minimum | discount | credit | tokens (where only the
+    cost was told)"""
     unit_price_nanousd: int
     """0 where it differs from request to request: minimums and discounts."""
     num_requests: int

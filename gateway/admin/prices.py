@@ -21,6 +21,7 @@ router = APIRouter(prefix="/prices", tags=["prices"])
 
 ModelQuery = Annotated[str | None, Query(max_length=200)]
 NanoUsd = Annotated[int, Field(ge=0, le=10**12)]
+BasisPoints = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class Dated(Draft):
@@ -40,6 +41,8 @@ class PriceDraft(Dated):
     """The prompt's price when left out."""
     minimum_nanousd: NanoUsd = 0
     """What a request with any tokens costs at least, before a discount."""
+    cached_answer_basis_points: BasisPoints = 0
+    """What of the output's price an answer from the cache costs; its prompt costs what cached prompts cost."""
 
 
 class SurchargeDraft(Dated):
@@ -56,7 +59,7 @@ class DiscountDraft(Dated):
     that is more."""
 
     tier: Name | None = None
-    basis_points: Annotated[int, Field(ge=0, le=10_000)]
+    basis_points: BasisPoints
 
 
 class RerateDraft(Draft):
@@ -101,6 +104,7 @@ class PriceView(_View):
     cached_prompt_nanousd: int
     completion_nanousd: int
     minimum_nanousd: int
+    cached_answer_basis_points: int
 
 
 class SurchargeView(_View):

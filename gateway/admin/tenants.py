@@ -1,3 +1,4 @@
+import contextlib
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -18,6 +19,7 @@ from gateway.domain.tenants.service import (
     tenants_visible_to,
 )
 from gateway.http.pages import Page, PageDep, fetch_page
+from gateway.redis_client import AWAY
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep, visible_tenant
 
 router = APIRouter(prefix="/tenants", tags=["tenants"], route_class=TaggedRoute)
@@ -121,3 +123,6 @@ async def remove_tenant(
     """Its keys stop working, its adapters go and its name is free again. Its usage stays for invoices."""
     await delete_tenant(services.sessions, admin, tenant_id, version=if_match, now=utc_now())
     await services.reload()
+    with contextlib.suppress(*AWAY):
+        # Without Redis they end with their time; nobody has a key to read them.
+        await services.answer_cache.purge(str(tenant_id))

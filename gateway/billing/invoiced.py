@@ -28,7 +28,7 @@ UNITEMISED = "tokens"
 """The line of an event of the first version, which told its cost alone."""
 DEADLINE_S = 120
 _SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": DEADLINE_S - 2}
-_VARYING = "('minimum', 'discount')"
+_VARYING = "('minimum', 'discount', 'cached_answer')"
 _KEY = "is_adjustment, month, model_id, adapter_id, kind, unit_price_nanousd"
 # An event's lines as they stand now. `arrayJoin` makes one row of each.
 _EVENTS = f"""SELECT timestamp, request_id, model_version, adapter_id, status,

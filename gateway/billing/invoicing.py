@@ -29,6 +29,7 @@ _KINDS = {
     "cached_input": "cached input tokens",
     "output": "output tokens",
     "adapter": "adapter surcharge",
+    "cached_answer": "less for answers from the cache",
     "minimum": "minimum per request",
     "discount": "discount",
     UNITEMISED: "tokens",

@@ -56,7 +56,7 @@ GROUP BY tenant_id, hour ORDER BY hour, tenant_id"""
 _TOKENS = """SELECT ifNull(worker_id, '') AS worker, tenant_id, toStartOfHour(timestamp) AS hour,
 sum(billed) AS billed_tokens, sum(is_cut) AS num_cut, sum(is_cut * completion_tokens) AS cut_tokens
 FROM (
-    SELECT worker_id, tenant_id, timestamp, completion_tokens, completion_tokens AS billed,
+    SELECT worker_id, tenant_id, timestamp, completion_tokens, if(cached_answer, 0, completion_tokens) AS billed,
         toUInt64(status != 'ok' OR num_attempts > 1) AS is_cut
     FROM usage_events FINAL
     WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64})

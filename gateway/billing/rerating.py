@@ -103,7 +103,10 @@ def _price_anew(row: Row, book: PriceBook) -> bool:
     # What the client was told had failed stays free.
     if row["status"] not in _BILLED:
         return False
-    tokens = {name: row[name] for name in ("prompt_tokens", "cached_prompt_tokens", "completion_tokens")}
+    tokens: dict[str, Any] = {
+        **{name: row[name] for name in ("prompt_tokens", "cached_prompt_tokens", "completion_tokens")},
+        "is_cached_answer": row["cached_answer"],
+    }
     price = _price_of(row, book)
     cost_nanousd, lines = price.cost_nanousd(**tokens), [_as_row(line) for line in price.lines(**tokens)]
     told = [tuple(line.values()) if isinstance(line, dict) else tuple(line) for line in row["price_lines"]]

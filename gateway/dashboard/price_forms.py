@@ -29,6 +29,7 @@ from gateway.services import Services
 from protocol.ids import new_id
 
 LOOK_BACK = timedelta(days=30)
+_CACHED_ANSWER = "cached_answer_basis_points"
 _MILLION = 10**6
 AnyDraft = api.PriceDraft | api.SurchargeDraft | api.DiscountDraft
 _TOKEN_FIELDS = ("prompt_nanousd", "cached_prompt_nanousd", "completion_nanousd", "token_nanousd")
@@ -84,6 +85,8 @@ class PriceForm:
                 fields[name] = typed_nanousd(typed.text(name), param=name, per=_MILLION)
         if typed.text("minimum_nanousd"):
             fields["minimum_nanousd"] = typed_nanousd(typed.text("minimum_nanousd"), param="minimum_nanousd")
+        if typed.text(_CACHED_ANSWER):
+            fields[_CACHED_ANSWER] = typed_basis_points(typed.text(_CACHED_ANSWER), param=_CACHED_ANSWER)
         return self.draft.model_validate(fields)
 
     async def _preview(
@@ -145,6 +148,7 @@ async def _standing(services: Services, model_id: str) -> dict[str, str]:
             return {
                 "model_id": model_id,
                 "minimum_nanousd": shown_amount(each.row.minimum_nanousd),
+                _CACHED_ANSWER: f"{each.row.cached_answer_basis_points / 100:g}",
                 **{name: shown_amount(nanousd * _MILLION) for name, nanousd in tokens.items()},
             }
     return {"model_id": model_id}
@@ -163,6 +167,7 @@ def _terms(draft: AnyDraft, since: datetime, now: datetime) -> AnyTerms:
                 draft.completion_nanousd,
                 draft.minimum_nanousd,
                 since,
+                draft.cached_answer_basis_points,
             )
         case api.SurchargeDraft():
             return SurchargeTerms(version, draft.model_id, draft.adapter_id, draft.token_nanousd, since)

@@ -15,6 +15,8 @@ from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
+from gateway.domain.answer_caching.models import CachePolicy
+from gateway.domain.answer_caching.terms import CacheTerms
 from gateway.domain.limits import LimitScope, ScopeLimits, scope_limits
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
@@ -115,6 +117,8 @@ class Catalog:
     """By id."""
     session_terms: Mapping[UUID, SessionTerms] = field(default_factory=dict)
     """Of tenants that chose some."""
+    cache_terms: Mapping[UUID, CacheTerms] = field(default_factory=dict)
+    """The same."""
 
     def tier_of(self, principal: Principal) -> TierTerms:
         """With the limits that tenant and key have in place of the tier's. Raises Forbidden for one that is gone."""
@@ -185,6 +189,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
         ]
         adapters = [_adapter_terms(row) for row in await session.scalars(_ADAPTERS)]
         policies = {row.tenant_id: _terms(SessionTerms, row) for row in await session.scalars(select(SessionPolicy))}
+        caches = {row.tenant_id: _terms(CacheTerms, row) for row in await session.scalars(select(CachePolicy))}
         prices = await read_price_book(session)
         tenants = await _read_tenants(session, {tier.name: tier for tier in tiers})
     return Catalog(
@@ -194,6 +199,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
         adapters={(adapter.tenant_id, adapter.name): adapter for adapter in adapters},
         prices=prices,
         session_terms=policies,
+        cache_terms=caches,
     )
 
 

@@ -2,6 +2,7 @@
 
 from gateway.database import Base
 from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact
+from gateway.domain.answer_caching.models import CachePolicy
 from gateway.domain.audit.models import AuditEntry, AuditHead
 from gateway.domain.batches.models import Batch, BatchResult
 from gateway.domain.files.models import StoredFile
@@ -28,6 +29,7 @@ __all__ = [
     "Batch",
     "BatchResult",
     "BillingAccount",
+    "CachePolicy",
     "CreditEntry",
     "Delivery",
     "Discount",

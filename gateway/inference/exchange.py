@@ -62,7 +62,7 @@ class Exchange:
         """What is sent is kept, too, and the answer is made to its end whether the client stays or not."""
         self.extra_headers: dict[str, str] = {}
         """Sent with whatever answer there will be."""
-        self.listener: Listener | None = None
+        self.listeners: list[Listener] = []
 
     def check_headers(self) -> None:
         """Raises InvalidRequest or UnsupportedMediaType."""
@@ -129,14 +129,14 @@ class Exchange:
     async def send(self, chunk: bytes) -> None:
         if self.copy is not None:
             self.copy.add(chunk)
-        if self.listener is not None:
-            self.listener.hear(chunk)
+        for listener in self.listeners:
+            listener.hear(chunk)
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def keep(self, body: bytes | None = None) -> None:
         """Before an answer's end: once it is said, it is kept."""
-        if self.listener is not None:
-            await self.listener.keep(body)
+        for listener in self.listeners:
+            await listener.keep(body)
 
     async def finish(self, chunk: bytes = b"") -> None:
         if self.copy is not None:

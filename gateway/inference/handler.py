@@ -5,8 +5,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,12 +16,15 @@ from gateway.http.errors import GatewayError
 from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
 from gateway.inference.admit import admit
+from gateway.inference.cached.step import Caching, Keeper, caching_of, give_again
+from gateway.inference.embeddings.handler import EMBEDDING
 from gateway.inference.exchange import ClientGone, Exchange
 from gateway.inference.measure import Measured, measure
+from gateway.inference.operation import Operation
 from gateway.inference.replay import IDEMPOTENCY_KEY, answered_before
 from gateway.inference.responses.request import validate_response
 from gateway.inference.responses.step import answer_response
-from gateway.inference.route import Attempt, send_somewhere
+from gateway.inference.route import send_somewhere
 from gateway.inference.server_tools.rounds import RunRound, answer_in_rounds
 from gateway.inference.service_tier import terms_of
 from gateway.inference.session.step import in_session
@@ -37,15 +40,6 @@ from protocol.responses_api import ResponsesRequest
 _log = logging.getLogger(__name__)
 _access = logging.getLogger("gateway.access")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Operation(Generic[T]):
-    """What differs between completions and embeddings. `validate` and `measure` raise what refuses the request."""
-
-    validate: Callable[[Exchange, bytes], T]
-    measure: Callable[[Accepted[T], Services], Awaitable[Measured]]
-    make_attempt: Callable[[Services, Exchange, UsageRecord, Accounts], Attempt]
 
 
 COMPLETION = Operation(validate, measure, Relay)
@@ -114,7 +108,8 @@ async def _answer(services: Services, exchange: Exchange, accepted: Accepted[Any
         await answer_in_rounds(services, exchange, accepted, _round_of(services, operation))
     else:
         measured = await operation.measure(accepted, services)
-        await carry_out(services, exchange, accepted, measured, operation)
+        caching = await caching_of(services, exchange, accepted, measured, _round_of(services, EMBEDDING))
+        await carry_out(services, exchange, accepted, measured, operation, caching)
 
 
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
@@ -156,6 +151,7 @@ async def carry_out(
     accepted: Accepted[Any],
     measured: Measured,
     operation: Operation[Any],
+    caching: Caching | None = None,
 ) -> UsageRecord:
     """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
     reservation = await admit(services, accepted, measured)
@@ -166,8 +162,13 @@ async def carry_out(
     accounts = Accounts(exchange.usage or services.outbox, services.limiter, services.metrics, record)
     try:
         accounts.open()
-        attempt = operation.make_attempt(services, exchange, record, accounts)
-        await send_somewhere(services, exchange, record, attempt)
+        if caching is not None and caching.found is not None:
+            await give_again(caching.found, exchange, record, accounts)
+        else:
+            if caching is not None:
+                exchange.listeners.append(Keeper(caching, exchange, record))
+            attempt = operation.make_attempt(services, exchange, record, accounts)
+            await send_somewhere(services, exchange, record, attempt)
     except Exception as error:
         record.note_error(error)
         with contextlib.suppress(NotDurable):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.answer_cache.entry import CachedAnswer
 from gateway.domain.prices.price_book import RequestPrice
 from gateway.http.errors import GatewayError
 from gateway.inference.measure import Measured
@@ -19,6 +20,8 @@ from router.fleet import Member
 from router.in_flight import Trip
 from router.policy import Decision, threshold_of
 
+CACHED = "cached"
+"""Why a request went where it went: nowhere."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,6 +52,7 @@ class UsageRecord:
         """A member was given the request, and did not say that it waits there: its prompt is computed."""
         self.is_delivered = False
         """The client was sent some of the answer."""
+        self.is_cached_answer = False
         self.pool, self.model_id = measured.pools[0].name, measured.pools[0].model_id
         self.reason: str = "unavailable"
         self.overflow: Reservation | None = None
@@ -163,6 +167,16 @@ class UsageRecord:
             self.cached_prompt_tokens = min(usage.cached_tokens, usage.prompt_tokens)
             self.completion_tokens = usage.completion_tokens
 
+    def note_cached(self, answer: CachedAnswer) -> None:
+        """Nothing is computed: the tokens are those of the answer that is given again."""
+        self.pool, self.model_id, self.model_version = answer.pool, answer.model_id, answer.model_version
+        self.adapter_id, self.reason = answer.adapter_id, CACHED
+        self.prompt_tokens = self.cached_prompt_tokens = answer.prompt_tokens
+        self.completion_tokens, self.finish_reason = answer.completion_tokens, answer.finish_reason
+        self.is_cached_answer = True
+        self.ttft_ms = self.elapsed_ms()
+        self._decision, self._price = None, self._find_price()
+
     def cost_nanousd(self) -> int:
         if self._is_free:
             return 0
@@ -170,6 +184,7 @@ class UsageRecord:
             prompt_tokens=self.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
+            is_cached_answer=self.is_cached_answer,
         )
 
     def most_nanousd(self) -> int:
@@ -186,6 +201,7 @@ class UsageRecord:
             prompt_tokens=self.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens,
             completion_tokens=self.completion_tokens,
+            is_cached_answer=self.is_cached_answer,
         )
 
     def waive(self) -> None:
@@ -242,6 +258,7 @@ class UsageRecord:
             decision=self._decision or self._describe_decision(),
             price_lines=self.price_lines(),
             batch_id=accepted.batch_id,
+            cached_answer=self.is_cached_answer,
         )
 
     def elapsed_ms(self) -> float:

@@ -44,7 +44,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory, fleet_valkey: ValkeyProces
 @pytest.fixture
 async def gateway(tmp_path: Path, fleet_valkey: ValkeyProcess, workers: list[WorkerProcess]) -> AsyncIterator[Gateway]:
     """A gateway in front of both workers, with prices and an adapter."""
-    async with running_gateway(make_settings(tmp_path, fleet_valkey.url)) as running:
+    async with running_gateway(make_settings(tmp_path, fleet_valkey.url, cache_embedding_model="large")) as running:
         for worker in workers:
             await declare(running, worker.model_id, pool=worker.pool)
         for name in ADAPTERS:

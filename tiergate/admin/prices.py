@@ -26,7 +26,13 @@ def list_prices(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", 
     """List all versions of all prices."""
     _list(
         "/prices",
-        ("prompt_nanousd", "cached_prompt_nanousd", "completion_nanousd", "minimum_nanousd"),
+        (
+            "prompt_nanousd",
+            "cached_prompt_nanousd",
+            "completion_nanousd",
+            "minimum_nanousd",
+            "cached_answer_basis_points",
+        ),
         base_url,
         admin_key,
         as_json,
@@ -43,6 +49,9 @@ def add_price(
         int | None, typer.Option(min=0, help="A cached prompt token; default: as --prompt.")
     ] = None,
     minimum: Annotated[int, typer.Option(min=0, help="What a request costs at least.")] = 0,
+    cached_answer: Annotated[
+        int, typer.Option(min=0, max=10_000, help="An answer from the cache, in 1/10,000 of its output's price.")
+    ] = 0,
     valid_from: ValidFrom = None,
     is_correction: IsCorrection = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
@@ -56,6 +65,7 @@ def add_price(
             "prompt_nanousd": prompt,
             "completion_nanousd": completion,
             "minimum_nanousd": minimum,
+            "cached_answer_basis_points": cached_answer,
             "is_correction": is_correction,
             **given(cached_prompt_nanousd=cached_prompt, valid_from=valid_from),
         }

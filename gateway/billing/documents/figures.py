@@ -7,7 +7,7 @@ from gateway.domain.invoices.models import Invoice, InvoiceLine
 from gateway.domain.money import WHOLE, dollars
 
 _MILLION = 10**6
-_PER_REQUEST = ("minimum", "discount")
+_PER_REQUEST = ("minimum", "discount", "cached_answer")
 
 
 def title(invoice: Invoice) -> str:

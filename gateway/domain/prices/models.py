@@ -22,6 +22,8 @@ class Price(Base):
     completion_nanousd: Mapped[int] = mapped_column(BigInteger)
     minimum_nanousd: Mapped[int] = mapped_column(BigInteger, server_default="0", default=0)
     """What a request costs at least, before a discount."""
+    cached_answer_basis_points: Mapped[int] = mapped_column(server_default="0", default=0)
+    """What of the output's price an answer from the cache costs."""
     valid_from: Mapped[datetime]
     created_at: Mapped[datetime]
 

@@ -1,6 +1,7 @@
 """What a request costs, in whole nano-dollars: its model's price, adapter's surcharge, minimum and tier's discount.
 
-The one rounding is the discount's (`money.share_of`); everything else is a count times a price.
+Shares alone are rounded (`money.share_of`), the discount's and a cached answer's; everything else is a count times a
+price.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -29,6 +30,7 @@ class PriceTerms:
     completion_nanousd: int
     minimum_nanousd: int
     valid_from: datetime
+    cached_answer_basis_points: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,18 @@ class RequestPrice:
     adapter_token_nanousd: int = 0
     minimum_nanousd: int = 0
     discount_basis_points: int = 0
+    cached_answer_basis_points: int = 0
 
-    def cost_nanousd(self, *, prompt_tokens: int, cached_prompt_tokens: int, completion_tokens: int) -> int:
-        """A request that had no tokens costs nothing."""
+    def cost_nanousd(
+        self,
+        *,
+        prompt_tokens: int,
+        cached_prompt_tokens: int,
+        completion_tokens: int,
+        is_cached_answer: bool = False,
+    ) -> int:
+        """A request that had no tokens costs nothing. is_cached_answer: its output, which nobody computed, costs that
+        share alone."""
         num_tokens = prompt_tokens + completion_tokens
         if not num_tokens:
             return 0
@@ -71,6 +82,8 @@ class RequestPrice:
             + completion_tokens * self.completion_nanousd
             + num_tokens * self.adapter_token_nanousd
         )
+        if is_cached_answer:
+            gross -= self._spared_nanousd(completion_tokens)
         gross = max(gross, self.minimum_nanousd)
         return gross - share_of(gross, basis_points=self.discount_basis_points)
 
@@ -83,7 +96,14 @@ class RequestPrice:
             for num_cached in (0, prompt_tokens)
         )
 
-    def lines(self, *, prompt_tokens: int, cached_prompt_tokens: int, completion_tokens: int) -> tuple[PriceLine, ...]:
+    def lines(
+        self,
+        *,
+        prompt_tokens: int,
+        cached_prompt_tokens: int,
+        completion_tokens: int,
+        is_cached_answer: bool = False,
+    ) -> tuple[PriceLine, ...]:
         """What makes up `cost_nanousd` of the same tokens; none of nothing."""
         num_tokens = prompt_tokens + completion_tokens
         if not num_tokens:
@@ -95,6 +115,9 @@ class RequestPrice:
         ]
         if self.adapter_token_nanousd:
             lines += _line("adapter", num_tokens, self.adapter_token_nanousd)
+        spared = self._spared_nanousd(completion_tokens) if is_cached_answer else 0
+        if spared:
+            lines += _line("cached_answer", 1, -spared)
         gross = sum([line.amount_nanousd for line in lines])
         if gross < self.minimum_nanousd:
             lines += _line("minimum", 1, self.minimum_nanousd - gross)
@@ -103,6 +126,11 @@ class RequestPrice:
         if discount:
             lines += _line("discount", 1, -discount)
         return tuple(lines)
+
+    def _spared_nanousd(self, completion_tokens: int) -> int:
+        """Of an answer from the cache."""
+        output = completion_tokens * (self.completion_nanousd + self.adapter_token_nanousd)
+        return output - share_of(output, basis_points=self.cached_answer_basis_points)
 
 
 class _Versioned(Protocol):
@@ -195,6 +223,7 @@ class PriceBook:
             adapter_token_nanousd=surcharge.token_nanousd if surcharge else 0,
             minimum_nanousd=price.minimum_nanousd,
             discount_basis_points=discount.basis_points if discount else 0,
+            cached_answer_basis_points=price.cached_answer_basis_points,
         )
 
     def _surcharge_keys(self, model_id: str, adapter_id: str | None) -> tuple[tuple[str, UUID | None], ...]:

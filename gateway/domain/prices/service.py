@@ -32,6 +32,7 @@ async def add_price(
     completion_nanousd: int,
     cached_prompt_nanousd: int | None,
     minimum_nanousd: int = 0,
+    cached_answer_basis_points: int = 0,
     valid_from: datetime | None,
     is_correction: bool = False,
     now: datetime,
@@ -44,6 +45,7 @@ async def add_price(
         cached_prompt_nanousd=prompt_nanousd if cached_prompt_nanousd is None else cached_prompt_nanousd,
         completion_nanousd=completion_nanousd,
         minimum_nanousd=minimum_nanousd,
+        cached_answer_basis_points=cached_answer_basis_points,
         valid_from=_start(valid_from, now, is_correction=is_correction),
         created_at=now,
     )

@@ -11,6 +11,7 @@ from sqlalchemy.orm import selectinload
 
 from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
+from gateway.domain.answer_caching.models import CachePolicy
 from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.files.models import StoredFile
@@ -169,6 +170,7 @@ async def delete_tenant(
         await session.execute(delete(ServerTool).where(ServerTool.tenant_id == tenant_id))
         await session.execute(update(StoredFile).where(StoredFile.tenant_id == tenant_id).values(expires_at=now))
         await session.execute(delete(Webhook).where(Webhook.tenant_id == tenant_id))
+        await session.execute(delete(CachePolicy).where(CachePolicy.tenant_id == tenant_id))
         # With its key, so that nobody reads its sessions any more.
         await session.execute(delete(SessionPolicy).where(SessionPolicy.tenant_id == tenant_id))
         detail = {"name": tenant.name}

@@ -22,7 +22,8 @@ from gateway.http.errors import Forbidden, LimitReached, Saturated, Unauthentica
 from gateway.http.rendering import error_body, error_status
 from gateway.inference.embeddings.handler import EMBEDDING, EMBEDDINGS_PATH
 from gateway.inference.exchange import Exchange
-from gateway.inference.handler import COMPLETION, Operation, carry_out
+from gateway.inference.handler import COMPLETION, carry_out
+from gateway.inference.operation import Operation
 from gateway.inference.service_tier import terms_of
 from gateway.inference.validate import MAX_CLIENT_ID_CHARS, Accepted
 from gateway.metering.outbox import OpenRequest, Outbox

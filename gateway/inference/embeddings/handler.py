@@ -5,7 +5,7 @@ import msgspec
 from gateway.inference.embeddings.measure import measure
 from gateway.inference.embeddings.relay import EmbeddingsRelay
 from gateway.inference.exchange import Exchange
-from gateway.inference.handler import Operation
+from gateway.inference.operation import Operation
 from gateway.inference.validate import refuse_session
 from protocol.checks import decode_body
 from protocol.embeddings import EmbeddingsRequest, inputs_of

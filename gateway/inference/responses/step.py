@@ -69,7 +69,7 @@ async def _carry_out(client: Exchange, answer: "_Answer", asked: Accepted[Any], 
         client.preparation,
         client.trace,
     )
-    exchange.listener = answer
+    exchange.listeners.append(answer)
     try:
         await carry_out(exchange, asked)
     finally:

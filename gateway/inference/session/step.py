@@ -46,7 +46,8 @@ async def in_session(
         prompt.check()
         num_left = await turns_to_leave(services, accepted, prompt)
         exchange.extra_headers[MESSAGES_HEADER] = str(prompt.num_kept_before(num_left))
-        exchange.listener = turn = _Turn(services, accepted, place, before, prompt, num_left)
+        turn = _Turn(services, accepted, place, before, prompt, num_left)
+        exchange.listeners.append(turn)
         chat = prompt.chat(num_left)
         request = chat if chat.server_tools else modern(chat)
         yield replace(accepted, body=prompt.body(num_left), request=request)
@@ -55,7 +56,7 @@ async def in_session(
             turn.undo()
         raise
     finally:
-        exchange.listener = None
+        exchange.listeners.clear()
         services.session_store.release(place, holder=accepted.request_id)
 
 

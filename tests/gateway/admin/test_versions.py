@@ -26,6 +26,8 @@ async def edited(gateway: Gateway, kind: str) -> tuple[str, str, dict[str, Any]]
         return "PATCH", f"/tools/{made['id']}", {"max_rounds": 2}
     if kind == "sessions":
         return "PATCH", f"/tenants/{tenant['id']}/sessions", {"overflow": "summary"}
+    if kind == "cache":
+        return "PATCH", f"/tenants/{tenant['id']}/cache", {"mode": "exact"}
     if kind == "billing-accounts":
         return "PUT", f"/billing-accounts/{tenant['id']}", {"tax_name": "VAT"}
     if kind == "models":
@@ -43,7 +45,7 @@ async def shown(gateway: Gateway, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["tenants", "keys", "users", "tiers", "tools", "models", "sessions", "billing-accounts"]
+    "kind", ["tenants", "keys", "users", "tiers", "tools", "models", "sessions", "cache", "billing-accounts"]
 )
 async def test_a_stale_edit_is_409_and_changes_nothing(gateway: Gateway, kind: str) -> None:
     method, path, body = await edited(gateway, kind)
@@ -61,7 +63,7 @@ async def test_a_stale_edit_is_409_and_changes_nothing(gateway: Gateway, kind: s
     assert (await gateway.admin.request(method, path, json=body)).is_success
 
 
-TAGGED = ["tenants", "keys", "users", "tiers", "tools", "sessions", "billing-accounts"]
+TAGGED = ["tenants", "keys", "users", "tiers", "tools", "sessions", "cache", "billing-accounts"]
 
 
 @pytest.mark.parametrize("kind", TAGGED)

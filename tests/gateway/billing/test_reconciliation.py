@@ -56,9 +56,13 @@ async def gateway(
         yield running
 
 
-async def send(gateway: Gateway) -> str:
-    """NUM_REQUESTS of a new tenant, every other one streamed; its id."""
+async def send(gateway: Gateway, *, is_cached: bool = False) -> str:
+    """NUM_REQUESTS of a new tenant, every other one streamed; its id. is_cached: the tenant has its answers kept."""
     key = await gateway.make_key()
+    if is_cached:
+        newest = (await gateway.admin.get("/tenants", params={"limit": 1000})).json()["data"][-1]
+        policy = {"mode": "exact", "is_default": True, "takes_sampled": True}
+        assert (await gateway.admin.patch(f"/tenants/{newest['id']}/cache", json=policy)).is_success
     async with gateway.client(key) as client:
         for i in range(NUM_REQUESTS):
             reply = await client.post("/chat/completions", json=BODY | {"stream": i % 2 == 0})
@@ -106,6 +110,16 @@ async def test_gateways_clickhouse_and_workers_count_the_same(
     command = ["reconcile", "--base-url", gateway.origin, "--admin-key", ADMIN_KEY]
     assert await asyncio.to_thread(run, command) == 0
     assert "events of settled hours that are not reconciled: 0" in capsys.readouterr().out
+
+
+async def test_answers_from_the_cache_are_no_difference(gateway: Gateway) -> None:
+    tenant_id = await send(gateway, is_cached=True)
+    assert [event.cached_answer for event in durable_events(gateway)] == [False] * 2 + [True] * (NUM_REQUESTS - 2)
+    found = await reconciled(gateway, tenant_id)
+    assert found.num_unreconciled_events == 0
+    mine = [each for each in found.tokens if each.tenant_id == tenant_id]
+    assert sum(each.counted_tokens for each in mine) == 2 * NUM_TOKENS
+    assert all(each.num_missing == 0 for each in mine)
 
 
 async def test_rows_and_tokens_taken_from_clickhouse_are_named(gateway: Gateway, clickhouse_url: str) -> None:

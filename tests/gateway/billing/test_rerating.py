@@ -126,3 +126,18 @@ async def test_surcharges_and_discounts_are_versions_that_can_be_deleted_until_t
 
 def tenant_like() -> str:
     return "00000000-0000-7000-8000-000000000001"
+
+
+async def test_an_answer_from_the_cache_is_priced_anew_as_one(
+    queries: UsageQueries, store: UsageStore, clickhouse_url: str
+) -> None:
+    cached = {**TOKENS, "cached_prompt_tokens": 100}
+    cost_nanousd, lines = (
+        price(**cached, is_cached_answer=True)
+        for price in (OLD.cost_nanousd, OLD.lines)  # type: ignore[operator]
+    )
+    store.insert([priced("r", **cached, cached_answer=True, cost_nanousd=cost_nanousd, price_lines=lines)])
+    await pages(queries, clickhouse_url, is_applied=True)
+    [row] = (await queries.usage(MARCH, tenant_id=None, group_by="request")).rows
+    assert (row["cached_answer"], row["cost_nanousd"]) == (True, 100 * 7)
+    assert [line["amount_nanousd"] for line in row["price_lines"]] == [700, 1000, -1000]

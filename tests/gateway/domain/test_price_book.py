@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given
@@ -26,16 +27,20 @@ prices = st.builds(
     adapter_token_nanousd=amounts,
     minimum_nanousd=amounts,
     discount_basis_points=st.integers(0, 10_000),
+    cached_answer_basis_points=st.integers(0, 10_000),
 )
 tokens = st.integers(0, 200_000)
 
 
-@given(prices, tokens, tokens, st.integers(0, 100))
-def test_the_lines_make_up_the_cost(price: RequestPrice, prompt: int, completion: int, percent_cached: int) -> None:
-    used = {
+@given(prices, tokens, tokens, st.integers(0, 100), st.booleans())
+def test_the_lines_make_up_the_cost(
+    price: RequestPrice, prompt: int, completion: int, percent_cached: int, is_cached_answer: bool
+) -> None:
+    used: dict[str, Any] = {
         "prompt_tokens": prompt,
         "cached_prompt_tokens": prompt * percent_cached // 100,
         "completion_tokens": completion,
+        "is_cached_answer": is_cached_answer,
     }
     lines = price.lines(**used)
     assert sum(line.amount_nanousd for line in lines) == price.cost_nanousd(**used) >= 0
@@ -46,15 +51,22 @@ def test_the_lines_make_up_the_cost(price: RequestPrice, prompt: int, completion
     assert counted.get("output", 0) == completion
 
 
-@given(prices, tokens, tokens, st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
+@given(prices, tokens, tokens, st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.booleans())
 def test_a_reservation_covers_whatever_the_request_comes_to(
-    price: RequestPrice, prompt: int, most: int, percent_cached: int, percent_made: int, percent_read: int
+    price: RequestPrice,
+    prompt: int,
+    most: int,
+    percent_cached: int,
+    percent_made: int,
+    percent_read: int,
+    is_cached_answer: bool,
 ) -> None:
     read = prompt * percent_read // 100
     cost = price.cost_nanousd(
         prompt_tokens=read,
         cached_prompt_tokens=read * percent_cached // 100,
         completion_tokens=most * percent_made // 100,
+        is_cached_answer=is_cached_answer,
     )
     assert cost <= price.most_nanousd(prompt_tokens=prompt, completion_tokens=most)
 
@@ -65,6 +77,13 @@ def test_a_minimum_tops_up_before_the_discount_and_nothing_costs_nothing() -> No
     assert [(line.kind, line.amount_nanousd) for line in lines] == [("input", 70), ("minimum", 930), ("discount", -150)]
     assert price.cost_nanousd(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0) == 0
     assert price.lines(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0) == ()
+
+
+def test_the_output_of_an_answer_from_the_cache_costs_its_share_of_model_and_adapter() -> None:
+    price = RequestPrice("v", 10, 4, 20, adapter_token_nanousd=2, cached_answer_basis_points=2500)
+    used = {"prompt_tokens": 3, "cached_prompt_tokens": 3, "completion_tokens": 8}
+    assert price.cost_nanousd(**used) == 3 * (4 + 2) + 8 * (20 + 2)
+    assert price.cost_nanousd(**used, is_cached_answer=True) == 3 * (4 + 2) + 8 * (20 + 2) // 4
 
 
 def book() -> PriceBook:

@@ -142,6 +142,9 @@ CASES: dict[str, Case] = {
     "GET /admin/v1/credits/{tenant_id}/balance": hidden(),
     "GET /admin/v1/billing-accounts/{tenant_id}": hidden(),
     "PUT /admin/v1/billing-accounts/{tenant_id}": refused({"recipient": "x"}),
+    "GET /admin/v1/tenants/{tenant_id}/cache": hidden(),
+    "PATCH /admin/v1/tenants/{tenant_id}/cache": hidden({"mode": "exact"}),
+    "DELETE /admin/v1/tenants/{tenant_id}/cache": hidden(),
     "GET /admin/v1/tools": own(),
     "POST /admin/v1/tools": refused(
         {

@@ -1,0 +1,99 @@
+"""Where the answers are: Redis, and it may forget any of them. Whatever goes wrong there is a miss.
+
+tiergate:{tenant}:cache:<name>     an answer, sealed, until its time is over
+tiergate:{tenant}:near:<bucket>    the newest vectors of requests that are alike but for their last message, sealed,
+                                   each with its answer's name
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from gateway.answer_cache.entry import CachedAnswer, decode_answer, encode_answer
+from gateway.idempotency.kept import AnswerSeal, KeptAnswer
+from gateway.peppers import Peppers
+from gateway.redis_client import AWAY
+from gateway.redis_client.pipeline import Pipeline
+from gateway.redis_client.resp import Reply
+
+_log = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES = 2**20
+NEAREST_OF = 256
+"""So many of a bucket are compared."""
+_THREAD_BYTES = 64 * 1024
+"""More than this is compressed in a thread."""
+_SCAN = 1000
+
+
+class AnswerCache:
+    def __init__(self, redis: Pipeline, *, peppers: Peppers, is_away: Callable[[], bool]) -> None:
+        self._redis = redis
+        self._seal = AnswerSeal(peppers)
+        self._is_away = is_away
+
+    async def get(self, tenant: str, name: str) -> CachedAnswer | None:
+        key = f"{_prefix(tenant)}cache:{name}"
+        found = await self._ask("GET", key)
+        if not isinstance(found, bytes):
+            return None
+        kept = self._seal.open(found, name=key)
+        return None if kept is None else decode_answer(kept.body)
+
+    async def put(self, tenant: str, name: str, answer: CachedAnswer, *, ttl_s: int) -> None:
+        """Not what is larger than MAX_ANSWER_BYTES."""
+        num_bytes = sum(map(len, answer.parts))
+        if num_bytes > MAX_ANSWER_BYTES:
+            return
+        key, kept = f"{_prefix(tenant)}cache:{name}", KeptAnswer(200, {}, encode_answer(answer))
+        if num_bytes > _THREAD_BYTES:
+            sealed = await asyncio.to_thread(self._seal.seal, kept, name=key)
+        else:
+            sealed = self._seal.seal(kept, name=key)
+        await self._ask("SET", key, sealed, "EX", ttl_s)
+
+    async def near(self, tenant: str, bucket: str) -> list[tuple[str, bytes]]:
+        """Names of answers, and the vectors that they stand at."""
+        key = f"{_prefix(tenant)}near:{bucket}"
+        found = await self._ask("LRANGE", key, 0, NEAREST_OF - 1)
+        sealed = found if isinstance(found, list) else ()
+        opened = [self._seal.open(each, name=key) for each in sealed if isinstance(each, bytes)]
+        return [(kept.headers["name"], kept.body) for kept in opened if kept is not None]
+
+    async def put_near(self, tenant: str, bucket: str, name: str, vector: bytes, *, ttl_s: int) -> None:
+        key = f"{_prefix(tenant)}near:{bucket}"
+        sealed = self._seal.seal(KeptAnswer(200, {"name": name}, vector), name=key)
+        await self._ask("LPUSH", key, sealed)
+        await self._ask("LTRIM", key, 0, NEAREST_OF - 1)
+        await self._ask("EXPIRE", key, ttl_s)
+
+    async def purge(self, tenant: str) -> int:
+        """Forget all of the tenant's; how many answers. Raises what AWAY names."""
+        num_answers, cursor = 0, b"0"
+        while True:
+            found = await self._redis.execute("SCAN", cursor, "MATCH", f"{_prefix(tenant)}*", "COUNT", _SCAN)
+            assert isinstance(found, list) and isinstance(found[0], bytes) and isinstance(found[1], list)
+            ours = [key for key in found[1] if isinstance(key, bytes) and _kind(key) in (b"cache", b"near")]
+            num_answers += sum(_kind(key) == b"cache" for key in ours)
+            if ours:
+                await self._redis.execute("UNLINK", *ours)
+            cursor = found[0]
+            if cursor == b"0":
+                return num_answers
+
+    async def _ask(self, *parts: str | bytes | int) -> Reply:
+        if self._is_away():
+            return None
+        try:
+            return await self._redis.execute(*parts)
+        except AWAY as error:
+            _log.info("no cached answers at the moment: %r", error)
+            return None
+
+
+def _prefix(tenant: str) -> str:
+    return f"tiergate:{{{tenant}}}:"
+
+
+def _kind(key: bytes) -> bytes:
+    return key.split(b":", 3)[2]

@@ -1,0 +1,1 @@
+"""Which answers a tenant wants to be given again (docs/caching.md)."""
