@@ -13,6 +13,7 @@ from gateway.admin.adapters import router as adapters_router
 from gateway.admin.answer_caching import router as answer_caching_router
 from gateway.admin.audit import router as audit_router
 from gateway.admin.billing_accounts import router as billing_accounts_router
+from gateway.admin.erasures import router as erasures_router
 from gateway.admin.idempotent_posts import IdempotentPosts
 from gateway.admin.invoices import credits_router
 from gateway.admin.invoices import router as invoices_router
@@ -155,6 +156,7 @@ def _admin_router() -> APIRouter:
         workers_router,
         admin_usage_router,
         reconciliation_router,
+        erasures_router,
         audit_router,
     ):
         admin.include_router(router)

@@ -37,6 +37,8 @@ from gateway.domain.peppers.origin import note_origin
 from gateway.domain.peppers.standing import warn_of_missing
 from gateway.domain.tools.tool_book import ToolBook
 from gateway.domain.webhooks.delivery import WebhookSender
+from gateway.erasure.job import ErasureRunner
+from gateway.erasure.subject import Stores
 from gateway.http.errors import GatewayError
 from gateway.http.outbound import Outbound
 from gateway.idempotency.store import AnswerStore
@@ -171,6 +173,20 @@ async def open_services(
         gates = Gates(Thresholds(max_waiting=settings.saturated_waiting, min_free_kv=settings.saturated_free_kv))
         overload = OverloadGuard(metrics)
         answers = AnswerStore(limiter.redis, peppers=peppers, is_away=lambda: limiter.is_local)
+        erasure_stores = Stores(
+            sessions=sessions,
+            redis=redis,
+            files=files,
+            artifacts=artifacts,
+            session_store=session_store,
+            response_store=response_store,
+            registry=registry,
+            workers=workers,
+            clickhouse_url=settings.clickhouse_url,
+            sql_url=settings.sql_url,
+            data_dir=settings.data_dir,
+            peppers=peppers,
+        )
         services = Services(
             settings=settings,
             sessions=sessions,
@@ -200,6 +216,7 @@ async def open_services(
             tool_outbound=tool_outbound,
             tool_book=ToolBook(sessions),
             tools=tools,
+            erasure_stores=erasure_stores,
             session_store=session_store,
             response_store=response_store,
             summaries=SummaryQueue(),
@@ -224,6 +241,7 @@ async def open_services(
         )
         batches = BatchRunner(sessions, execution, holder=incarnation)
         file_keeper = FileKeeper(sessions, files, holder=incarnation)
+        erasures = ErasureRunner(erasure_stores, holder=incarnation, reload=services.reload)
         await fixed.check()
         await registry.refresh()
         await bundles.fetch_missing()
@@ -257,6 +275,7 @@ async def open_services(
                 workers.sweep_forever(),
                 batches.run_forever(),
                 file_keeper.tidy_forever(),
+                erasures.run_forever(),
                 outbox.keep_forever(),
                 room.keep_forever(),
             ],

@@ -20,6 +20,7 @@ from gateway.domain.keys.keyring import Keyring
 from gateway.domain.notices import Notices
 from gateway.domain.principal import SEES_SPENDING, Principal
 from gateway.domain.tools.tool_book import ToolBook
+from gateway.erasure.subject import Stores
 from gateway.http.outbound import Outbound
 from gateway.idempotency.store import AnswerStore
 from gateway.limits.limiter import Limiter
@@ -87,6 +88,7 @@ class Services:
     """For tools, whose answers tenants see: at private addresses only where the operator named their hosts."""
     tool_book: ToolBook
     tools: ToolCaller
+    erasure_stores: Stores
     session_store: Store[Meta, Conversation]
     response_store: Store[ResponseMeta, StoredResponse]
     summaries: SummaryQueue

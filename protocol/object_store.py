@@ -66,6 +66,15 @@ def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).split("\n", 1)[0]
 
 
+async def exists(store: "ObjectStore", path: str) -> bool:
+    """Raises OSError or obstore's BaseError."""
+    try:
+        await store.head_async(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 async def read_object(store: "ObjectStore", path: str, *, block_bytes: int) -> AsyncIterator[bytes]:
     """In requests of `block_bytes`, each with its deadline. Raises OSError or obstore's BaseError."""
     size: int = (await store.head_async(path))["size"]

@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 
 from gateway.artifacts.blocks import in_blocks
 from gateway.http.errors import GatewayError, InvalidRequest, NotFound, Unavailable
-from protocol.object_store import first_line, open_object_store, read_object
+from protocol.object_store import exists, first_line, open_object_store, read_object
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -78,6 +78,10 @@ class FileStore:
             raise NotFound("the file's content is gone") from error
         except (BaseError, OSError, TimeoutError) as error:
             raise _away(error) from error
+
+    async def has(self, digest: str, file_id: UUID) -> bool:
+        async with _telling_outages():
+            return await exists(self._store, _path(digest, file_id))
 
     async def remove(self, digest: str, file_id: UUID) -> None:
         async with _telling_outages():

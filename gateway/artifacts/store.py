@@ -35,7 +35,7 @@ from protocol.artifacts import (
     object_path,
 )
 from protocol.ids import new_id
-from protocol.object_store import first_line, local_folder, open_object_store
+from protocol.object_store import exists, first_line, local_folder, open_object_store
 from protocol.peft_config import BadLoraConfig, LoraConfig, read_config
 
 if TYPE_CHECKING:
@@ -131,6 +131,12 @@ class ArtifactStore:
             await self._store.copy_async(staged.path, object_path(staged.digest, WEIGHTS_FILE))
             await self._store.put_async(object_path(staged.digest, CONFIG_FILE), staged.config)
             await self._store.put_async(object_path(staged.digest, MANIFEST_FILE), staged.manifest)
+
+    async def has(self, digest: str) -> bool:
+        """Any file of it."""
+        async with _telling_outages():
+            files = (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE)
+            return any([await exists(self._store, object_path(digest, file)) for file in files])
 
     async def remove(self, digest: str) -> None:
         """The manifest first: from then on nobody begins to fetch it."""

@@ -17,6 +17,7 @@ from gateway.database import Sessions
 from gateway.domain.adapters.models import Adapter
 from gateway.domain.answer_caching.models import CachePolicy
 from gateway.domain.answer_caching.terms import CacheTerms
+from gateway.domain.erasures.service import leaving_users
 from gateway.domain.limits import LimitScope, ScopeLimits, scope_limits
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
@@ -119,6 +120,8 @@ class Catalog:
     """Of tenants that chose some."""
     cache_terms: Mapping[UUID, CacheTerms] = field(default_factory=dict)
     """The same."""
+    leaving_users: frozenset[tuple[UUID, str]] = frozenset()
+    """End users who are being erased, with their tenants."""
 
     def tier_of(self, principal: Principal) -> TierTerms:
         """With the limits that tenant and key have in place of the tier's. Raises Forbidden for one that is gone."""
@@ -138,7 +141,10 @@ class Catalog:
         return self.tiers.get(tier) if own is None else own.tier
 
     def scopes_of(self, principal: Principal, user_id: str | None) -> tuple[LimitScope, ...]:
-        """Whom else than the tenant a request counts for: the key and the end user, where they have limits."""
+        """Whom else than the tenant a request counts for: the key and the end user, where they have limits. Raises
+        Forbidden for an end user who is being erased."""
+        if (principal.tenant_id, user_id) in self.leaving_users:
+            raise Forbidden("this end user is being erased; send no requests for it", param="user", code="user_erased")
         own = self.tenants.get(principal.tenant_text) if user_id else None
         scope = None if own is None or user_id is None else own.user_scope(user_id)
         return principal.limit_scopes if scope is None else (*principal.limit_scopes, scope)
@@ -192,6 +198,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
         caches = {row.tenant_id: _terms(CacheTerms, row) for row in await session.scalars(select(CachePolicy))}
         prices = await read_price_book(session)
         tenants = await _read_tenants(session, {tier.name: tier for tier in tiers})
+        leaving = await leaving_users(session)
     return Catalog(
         tiers={tier.name: tier for tier in tiers},
         tenants=tenants,
@@ -200,6 +207,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
         prices=prices,
         session_terms=policies,
         cache_terms=caches,
+        leaving_users=leaving,
     )
 
 

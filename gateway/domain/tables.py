@@ -5,6 +5,7 @@ from gateway.domain.adapters.models import Adapter, AdapterVariant, Artifact
 from gateway.domain.answer_caching.models import CachePolicy
 from gateway.domain.audit.models import AuditEntry, AuditHead
 from gateway.domain.batches.models import Batch, BatchResult
+from gateway.domain.erasures.models import Erasure
 from gateway.domain.files.models import StoredFile
 from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice, InvoiceLine
 from gateway.domain.keys.models import ApiKey
@@ -34,6 +35,7 @@ __all__ = [
     "Delivery",
     "Discount",
     "EndUser",
+    "Erasure",
     "Invoice",
     "InvoiceLine",
     "Lease",

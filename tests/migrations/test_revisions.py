@@ -106,6 +106,7 @@ def test_revision_8_keeps_invoices_when_webhooks_go(tmp_path: Path) -> None:
         assert file.execute("SELECT name FROM leases ORDER BY name").fetchall() == [
             ("adapters",),
             ("budget-alerts",),
+            ("erasures",),
             ("files",),
             ("webhooks",),
         ]

@@ -1,6 +1,6 @@
 """What follows by itself: pending variants are settled once a worker told its shapes, and unused files go."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from sqlalchemy import select, update
@@ -50,6 +50,20 @@ async def remove_unused(
         await session.execute(update(Artifact).where(Artifact.unused_at.is_not(None), is_used).values(unused_at=None))
         old = (Artifact.unused_at < now - kept_for) & ~is_used
         await session.execute(update(Artifact).where(old).values(is_leaving=True))
+    return await _remove_leaving(sessions, store)
+
+
+async def remove_now(sessions: Sessions, store: ArtifactStore, digests: Collection[str]) -> int:
+    """Of these, what no variant is of, whoever still computes with it. Otherwise as `remove_unused`."""
+    async with sessions.begin() as session:
+        await take_lock(session, "names")
+        is_free = Artifact.digest.in_(digests), Artifact.digest.not_in(_USED)
+        await session.execute(update(Artifact).where(*is_free).values(is_leaving=True))
+    return await _remove_leaving(sessions, store)
+
+
+async def _remove_leaving(sessions: Sessions, store: ArtifactStore) -> int:
+    async with sessions() as session:
         digests = list(await session.scalars(select(Artifact.digest).where(Artifact.is_leaving)))
     for digest in digests:
         await store.remove(digest)

@@ -152,38 +152,44 @@ async def delete_tenant(
     """Its keys end, its adapters, files, tools and webhooks go; its name is free. The row, usage and prices stay for
     its invoices."""
     async with sessions.begin() as session:
-        await take_lock(session, "admins")
-        # An adapter that is made meanwhile would keep its name for ever.
-        await take_lock(session, "names")
-        tenant = await require_tenant(session, tenant_id)
-        check_version(tenant, version)
-        await _check_dispensable(session, tenant, "deleted")
-        before = shown(tenant)
-        tenant.deleted_at = now
-        live_keys = ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None)
-        await session.execute(update(ApiKey).where(*live_keys).values(revoked_at=now))
-        for adapter in await session.scalars(
-            select(Adapter).where(Adapter.tenant_id == tenant_id).options(selectinload(Adapter.variants))
-        ):
-            await session.delete(adapter)
-        await session.execute(delete(EndUser).where(EndUser.tenant_id == tenant_id))
-        await session.execute(delete(ServerTool).where(ServerTool.tenant_id == tenant_id))
-        await session.execute(update(StoredFile).where(StoredFile.tenant_id == tenant_id).values(expires_at=now))
-        await session.execute(delete(Webhook).where(Webhook.tenant_id == tenant_id))
-        await session.execute(delete(CachePolicy).where(CachePolicy.tenant_id == tenant_id))
-        # With its key, so that nobody reads its sessions any more.
-        await session.execute(delete(SessionPolicy).where(SessionPolicy.tenant_id == tenant_id))
-        detail = {"name": tenant.name}
-        await record(
-            session,
-            principal,
-            "tenant.delete",
-            object_id=tenant_id,
-            tenant_id=tenant_id,
-            now=now,
-            detail=detail,
-            before=before,
-        )
+        await end_tenant(session, principal, tenant_id, version=version, now=now)
+
+
+async def end_tenant(
+    session: AsyncSession, principal: Principal, tenant_id: UUID, *, version: int | None = None, now: datetime
+) -> None:
+    """`delete_tenant` in the caller's transaction."""
+    await take_lock(session, "admins")
+    # An adapter that is made meanwhile would keep its name for ever.
+    await take_lock(session, "names")
+    tenant = await require_tenant(session, tenant_id)
+    check_version(tenant, version)
+    await _check_dispensable(session, tenant, "deleted")
+    before = shown(tenant)
+    tenant.deleted_at = now
+    live_keys = ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None)
+    await session.execute(update(ApiKey).where(*live_keys).values(revoked_at=now))
+    for adapter in await session.scalars(
+        select(Adapter).where(Adapter.tenant_id == tenant_id).options(selectinload(Adapter.variants))
+    ):
+        await session.delete(adapter)
+    await session.execute(delete(EndUser).where(EndUser.tenant_id == tenant_id))
+    await session.execute(delete(ServerTool).where(ServerTool.tenant_id == tenant_id))
+    await session.execute(update(StoredFile).where(StoredFile.tenant_id == tenant_id).values(expires_at=now))
+    await session.execute(delete(Webhook).where(Webhook.tenant_id == tenant_id))
+    await session.execute(delete(CachePolicy).where(CachePolicy.tenant_id == tenant_id))
+    # With its key, so that nobody reads its sessions any more.
+    await session.execute(delete(SessionPolicy).where(SessionPolicy.tenant_id == tenant_id))
+    await record(
+        session,
+        principal,
+        "tenant.delete",
+        object_id=tenant_id,
+        tenant_id=tenant_id,
+        now=now,
+        detail={"name": tenant.name},
+        before=before,
+    )
 
 
 async def require_tenant(session: AsyncSession, tenant_id: UUID) -> Tenant:

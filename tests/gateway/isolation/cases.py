@@ -169,6 +169,10 @@ CASES: dict[str, Case] = {
     "GET /admin/v1/usage": hidden(query=_MONTH | {"tenant_id": "{tenant_id}"}),
     "GET /admin/v1/usage/refusals": hidden(query=_MONTH | {"tenant_id": "{tenant_id}"}),
     "GET /admin/v1/reconciliation": refused(),
+    "GET /admin/v1/erasures": own(),
+    "POST /admin/v1/erasures": hidden({"tenant_id": "{tenant_id}", "user_id": "nobody"}),
+    "GET /admin/v1/erasures/{erasure_id}": hidden(),
+    "POST /admin/v1/erasures/{erasure_id}/verification": refused({}),
     "GET /admin/v1/audit": own(),
     "GET /admin/v1/audit/export": own(),
 }

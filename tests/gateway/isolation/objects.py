@@ -33,6 +33,7 @@ async def make_objects(gateway: Gateway, store: UsageStore, *, name: str) -> tup
     model = f"{name}-voice"
     adapter = await gateway.post("/adapters", {**owner, "name": model, "variants": {"m-7b": model}})
     user = await gateway.post("/users", {**owner, "user_id": f"{name}-user", "limits": {"concurrency": 2}})
+    erased = await gateway.admin.post("/erasures", json={**owner, "user_id": f"{name}-left"})
     tool = await gateway.post("/tools", {**owner, **_tool(f"{name}-tool")})
     url = f"https://{name}.example.com/hook"
     webhook = await gateway.post("/webhooks", {**owner, "url": url, "events": ["ping"]})
@@ -59,6 +60,7 @@ async def make_objects(gateway: Gateway, store: UsageStore, *, name: str) -> tup
         "response_id": await _response(gateway, tenant_id, f"resp_{name}"),
         "session_id": await _session(gateway, tenant_id, f"{name}-session"),
         "webhook_id": webhook["id"],
+        "erasure_id": erased.json()["id"],
         "invoice_id": invoice["id"],
         "position": "1",
         "name": "pro",

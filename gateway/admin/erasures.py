@@ -1,0 +1,127 @@
+"""`/admin/v1/erasures`: a tenant, or one of its end users, leaves every store; what was removed is proven."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from gateway.admin.names import Draft, Id, UserId
+from gateway.clock import utc_now
+from gateway.domain.erasures.models import Erasure
+from gateway.domain.erasures.service import begin_erasure, erasures_of, get_erasure
+from gateway.erasure.report import is_as_sealed
+from gateway.erasure.search import look_again, search_words
+from gateway.erasure.subject import late_subject
+from gateway.http.errors import Conflict
+from gateway.http.pages import Page, PageDep, fetch_page
+from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep, visible_tenant
+
+router = APIRouter(prefix="/erasures", tags=["erasures"])
+Word = Annotated[str, Field(min_length=3, max_length=512)]
+
+
+class ErasureDraft(Draft):
+    tenant_id: Id
+    user_id: UserId | None = None
+    """The end user (`user` of requests); null: the whole tenant, which cannot be taken back."""
+
+
+class ErasureStep(BaseModel):
+    name: str
+    finished_at: datetime
+    counts: dict[str, int]
+    """What was removed or changed, by kind; of the step `proof` what was found afterwards: nothing."""
+
+
+class ErasureView(BaseModel):
+    id: UUID
+    tenant_id: UUID
+    is_of_user: bool
+    status: Literal["running", "finished"]
+    waits_for: str | None
+    """The store that is away, or the work that is under way; it goes on by itself."""
+    created_at: datetime
+    finished_at: datetime | None
+    steps: list[ErasureStep]
+    """Those that are done."""
+    sha256: str | None
+    """Over the report of one that has finished, sealed under the platform's pepper; it stands in the audit log, too."""
+
+
+class VerificationDraft(Draft):
+    user_id: UserId | None = None
+    """The end user whose erasure it was: the name is not known here any more."""
+    words: Annotated[tuple[Word, ...], Field(max_length=20, strict=False)] = ()
+    """Looked for in every text of every store; this may take long."""
+
+
+class VerificationView(BaseModel):
+    is_clean: bool
+    """The report is as it was sealed, every store was searched, and nothing was found."""
+    is_report_sealed: bool
+    found: dict[str, int]
+    """By store, what still names the tenant or the end user; and by place, where one of the words stands."""
+    away: dict[str, str]
+    """Stores that could not be searched, and why."""
+
+
+@router.post("", status_code=202)
+async def post_erasure(draft: ErasureDraft, admin: AdminDep, services: ServicesDep) -> ErasureView:
+    """Requests are refused from now on; the rest is done in the background, and goes on after any crash."""
+    erasure = await begin_erasure(
+        services.sessions, admin, tenant_id=draft.tenant_id, user_id=draft.user_id, now=utc_now()
+    )
+    await services.reload()
+    return _view(erasure)
+
+
+@router.get("")
+async def list_erasures(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[ErasureView]:
+    """A tenant's administrators see those of its end users."""
+    async with sessions() as session:
+        return await fetch_page(session, erasures_of(visible_tenant(admin)), Erasure.id, page, _view)
+
+
+@router.get("/{erasure_id}")
+async def show_erasure(erasure_id: UUID, admin: AdminDep, sessions: SessionsDep) -> ErasureView:
+    return _view(await get_erasure(sessions, admin, erasure_id))
+
+
+@router.post("/{erasure_id}/verification")
+async def verify_erasure(
+    erasure_id: UUID, draft: VerificationDraft, admin: PlatformDep, services: ServicesDep
+) -> VerificationView:
+    """Search every store again."""
+    erasure = await get_erasure(services.sessions, admin, erasure_id)
+    if erasure.finished_at is None:
+        raise Conflict(
+            f"this erasure is under way, and waits for {erasure.waits_for or 'nothing'}; verify it at its end"
+        )
+    stores = services.erasure_stores
+    found: dict[str, int] = {}
+    away: dict[str, str] = {}
+    if not erasure.is_of_user or draft.user_id is not None:
+        found, away = await look_again(stores, late_subject(erasure, user=draft.user_id))
+    if draft.words:
+        in_texts, also_away = await search_words(stores, draft.words)
+        found, away = found | in_texts, away | also_away
+    is_sealed = is_as_sealed(erasure, peppers=stores.peppers)
+    is_clean = is_sealed and not away and not any(found.values())
+    return VerificationView(is_clean=is_clean, is_report_sealed=is_sealed, found=found, away=away)
+
+
+def _view(erasure: Erasure) -> ErasureView:
+    steps: list[dict[str, Any]] = erasure.steps
+    return ErasureView(
+        id=erasure.id,
+        tenant_id=erasure.tenant_id,
+        is_of_user=erasure.is_of_user,
+        status="running" if erasure.finished_at is None else "finished",
+        waits_for=erasure.waits_for,
+        created_at=erasure.created_at,
+        finished_at=erasure.finished_at,
+        steps=[ErasureStep(**step) for step in steps],
+        sha256=erasure.sha256,
+    )

@@ -1,0 +1,1 @@
+"""Erasures of tenants and of end users: durable jobs, carried out by `gateway/erasure`."""

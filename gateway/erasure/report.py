@@ -1,0 +1,41 @@
+"""What was removed, where and when: a report whose SHA-256 is sealed under the pepper."""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+from gateway.domain.erasures.models import Erasure
+from gateway.peppers import Peppers
+
+
+def report_of(erasure: Erasure) -> dict[str, Any]:
+    assert erasure.finished_at is not None
+    return {
+        "id": str(erasure.id),
+        "tenant_id": str(erasure.tenant_id),
+        "is_of_user": erasure.is_of_user,
+        "created_at": erasure.created_at.isoformat(),
+        "finished_at": erasure.finished_at.isoformat(),
+        "steps": erasure.steps,
+    }
+
+
+def seal_report(erasure: Erasure, *, pepper: str) -> None:
+    digest = _digest(erasure)
+    erasure.sha256, erasure.seal = digest.hex(), _seal(digest, pepper=pepper)
+
+
+def is_as_sealed(erasure: Erasure, *, peppers: Peppers) -> bool:
+    digest = _digest(erasure)
+    is_same = erasure.sha256 == digest.hex()
+    seal = erasure.seal or b""
+    return is_same and any(hmac.compare_digest(seal, _seal(digest, pepper=pepper)) for pepper in peppers.all)
+
+
+def _digest(erasure: Erasure) -> bytes:
+    return hashlib.sha256(json.dumps(report_of(erasure), sort_keys=True).encode()).digest()
+
+
+def _seal(digest: bytes, *, pepper: str) -> bytes:
+    return hmac.digest(pepper.encode(), b"erasure:" + digest, hashlib.sha256)
