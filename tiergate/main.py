@@ -9,6 +9,7 @@ import typer
 from tiergate.admin import (
     adapters,
     audit,
+    erase,
     invoices,
     keys,
     login,
@@ -65,6 +66,7 @@ def make_app() -> typer.Typer:
     app.command(rich_help_panel="Administer a running platform")(login.logout)
     app.command(rich_help_panel="Administer a running platform", name="profiles")(login.list_profiles)
     app.command(rich_help_panel="Administer a running platform")(reconcile.reconcile)
+    app.command(rich_help_panel="Administer a running platform")(erase.erase)
     app.add_typer(dead_letters.app, rich_help_panel="Run")
     app.add_typer(pepper.app, rich_help_panel="Run")
     for group in (
