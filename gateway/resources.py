@@ -53,6 +53,7 @@ from gateway.metering.queries import UsageQueries
 from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom
 from gateway.metrics import Metrics
+from gateway.oidc.client import OidcClient
 from gateway.overload import OverloadGuard
 from gateway.redis_client import AWAY, connect_redis
 from gateway.services import AddSiblings, Services, without_siblings
@@ -143,6 +144,9 @@ async def open_services(
         response_store = Store(session_redis, response_terms, meta=ResponseMeta, value=StoredResponse)
         outbound = Outbound(allowed_private=settings.outbound_private_networks)
         stack.push_async_callback(outbound.close)
+        oidc = None if settings.oidc_issuer is None else OidcClient(settings, settings.oidc_issuer)
+        if oidc is not None:
+            stack.push_async_callback(oidc.close)
         tool_outbound = Outbound(allowed_private=settings.outbound_private_networks if settings.tool_hosts else ())
         stack.push_async_callback(tool_outbound.close)
         webhooks = WebhookSender(sessions, outbound, peppers=peppers, holder=incarnation)
@@ -212,6 +216,7 @@ async def open_services(
             usage=usage,
             rerating=Rerating(usage, settings.clickhouse_url),
             invoicing=Invoicing(sessions, settings.clickhouse_url),
+            oidc=oidc,
             outbound=outbound,
             tool_outbound=tool_outbound,
             tool_book=ToolBook(sessions),

@@ -32,6 +32,7 @@ from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom
 from gateway.metric_snapshots import Snapshot
 from gateway.metrics import Metrics
+from gateway.oidc.client import OidcClient
 from gateway.overload import OverloadGuard
 from gateway.sessions.conversation import Conversation, Meta
 from gateway.sessions.responses import ResponseMeta, StoredResponse
@@ -83,6 +84,8 @@ class Services:
     usage: UsageQueries
     rerating: Rerating
     invoicing: Invoicing
+    oidc: OidcClient | None
+    """Where people log in; None: with keys alone."""
     outbound: Outbound
     tool_outbound: Outbound
     """For tools, whose answers tenants see: at private addresses only where the operator named their hosts."""

@@ -28,6 +28,7 @@ from pydantic_settings import (
 )
 
 from gateway.kafka_settings import KafkaSettings
+from gateway.oidc_settings import OidcSettings
 from gateway.peppers import Peppers
 
 ENV_PREFIX = "TIERGATE_"
@@ -141,7 +142,7 @@ class PoolConfig(BaseModel):
         return self
 
 
-class GatewaySettings(KafkaSettings):
+class GatewaySettings(OidcSettings, KafkaSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"

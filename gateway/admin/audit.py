@@ -3,7 +3,7 @@ import json
 from collections.abc import AsyncIterator, Collection
 from datetime import datetime
 from io import StringIO
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
@@ -16,6 +16,7 @@ from gateway.database import Sessions
 from gateway.domain.audit.models import AuditEntry
 from gateway.domain.audit.service import EntryFilter, entries_of
 from gateway.domain.keys.models import ApiKey
+from gateway.domain.people.queries import subjects_of
 from gateway.domain.principal import Principal
 from gateway.http.errors import InvalidRequest
 from gateway.http.pages import Page, PageDep, fetch_page
@@ -35,7 +36,10 @@ class AuditView(BaseModel):
     """In the log of all tenants, as `hash`: for the platform's administrators."""
     at: datetime
     actor_key_id: UUID | None
-    """null: the platform itself."""
+    """null beside no person: the platform itself."""
+    actor_subject: str | None
+    """The person at the console, as the identity provider calls him."""
+    actor_email: str | None
     tenant_id: UUID | None
     action: str
     object_id: str
@@ -56,6 +60,9 @@ def asked_entries(
     admin: AdminDep,
     tenant_id: UUID | None = None,
     actor_key_id: UUID | None = None,
+    actor_person: Annotated[
+        str | None, Query(max_length=320, description="A person's email, or the subject at the identity provider")
+    ] = None,
     action: Annotated[
         str | None, Query(max_length=64, description="`invoice.finalize`, or `invoice` for all of its actions")
     ] = None,
@@ -66,6 +73,7 @@ def asked_entries(
 ) -> Select[AuditEntry]:
     asked = EntryFilter(
         actor_key_id=actor_key_id,
+        actor_person=actor_person,
         action=action,
         object_id=object_id,
         request_id=request_id,
@@ -76,7 +84,10 @@ def asked_entries(
         raise InvalidRequest("from must be before to", param="from")
     if tenant_id is not None:
         admin.require_tenant(tenant_id)
-    return entries_of(tenant_id or visible_tenant(admin), asked)
+    entries = entries_of(tenant_id or visible_tenant(admin), asked)
+    if asked.actor_person is not None and not admin.is_platform_admin:
+        entries = entries.where(AuditEntry.actor_subject.in_(subjects_of(admin.tenant_id)))
+    return entries
 
 
 AskedDep = Annotated[Select[AuditEntry], Depends(asked_entries)]
@@ -86,14 +97,14 @@ AskedDep = Annotated[Select[AuditEntry], Depends(asked_entries)]
 async def list_entries(
     admin: AdminDep, sessions: SessionsDep, page: PageDep, asked: AskedDep, newest_first: bool = False
 ) -> Page[AuditView]:
-    own_keys = await _own_keys(admin, sessions)
+    own = await _own_actors(admin, sessions)
     async with sessions() as session:
         return await fetch_page(
             session,
             asked,
             AuditEntry.id,
             page,
-            lambda entry: _view(entry, admin, own_keys),
+            lambda entry: _view(entry, admin, own),
             is_newest_first=newest_first,
         )
 
@@ -103,8 +114,8 @@ async def export(
     admin: AdminDep, sessions: SessionsDep, asked: AskedDep, format: Literal["jsonl", "csv"] = "jsonl"
 ) -> StreamingResponse:
     """All entries that are asked for, in their order: a line each."""
-    own_keys = await _own_keys(admin, sessions)
-    lines = _lines(sessions, asked, admin, own_keys, is_csv=format == "csv")
+    own = await _own_actors(admin, sessions)
+    lines = _lines(sessions, asked, admin, own, is_csv=format == "csv")
     kind = "text/csv; charset=utf-8" if format == "csv" else "application/jsonl"
     return StreamingResponse(
         lines, media_type=kind, headers={"content-disposition": f'attachment; filename="audit.{format}"'}
@@ -112,7 +123,7 @@ async def export(
 
 
 async def _lines(
-    sessions: Sessions, asked: Select[AuditEntry], admin: Principal, own_keys: Collection[UUID], *, is_csv: bool
+    sessions: Sessions, asked: Select[AuditEntry], admin: Principal, own: "_OwnActors", *, is_csv: bool
 ) -> AsyncIterator[str]:
     """No database session is open while a client takes its time."""
     if is_csv:
@@ -122,7 +133,7 @@ async def _lines(
         chunk = asked.where(AuditEntry.position > after).order_by(AuditEntry.position).limit(_CHUNK)
         async with sessions() as session:
             entries = list(await session.scalars(chunk))
-        views = [_view(entry, admin, own_keys) for entry in entries]
+        views = [_view(entry, admin, own) for entry in entries]
         if is_csv:
             yield "".join(
                 _csv_line([_flat(value) for value in view.model_dump(mode="json").values()]) for view in views
@@ -134,19 +145,23 @@ async def _lines(
         after = entries[-1].position
 
 
-def _view(entry: AuditEntry, admin: Principal, own_keys: Collection[UUID]) -> AuditView:
-    """A tenant does not learn from the positions how much others do."""
+def _view(entry: AuditEntry, admin: Principal, own: "_OwnActors") -> AuditView:
+    """A tenant does not learn from the positions how much others do, nor who the platform's operators are."""
     sees_all = admin.is_platform_admin
+    sees_person = sees_all or entry.actor_subject in own.subjects
+    sees_address = sees_person if entry.actor_subject else sees_all or entry.actor_key_id in own.key_ids
     return AuditView(
         id=entry.id,
         position=entry.position if sees_all else None,
         at=entry.at,
         actor_key_id=entry.actor_key_id,
+        actor_subject=entry.actor_subject if sees_person else None,
+        actor_email=entry.actor_email if sees_person else None,
         tenant_id=entry.tenant_id,
         action=entry.action,
         object_id=entry.object_id,
         request_id=entry.request_id,
-        address=entry.address if sees_all or entry.actor_key_id in own_keys else None,
+        address=entry.address if sees_address else None,
         detail=entry.detail,
         before=entry.before,
         after=entry.after,
@@ -155,12 +170,19 @@ def _view(entry: AuditEntry, admin: Principal, own_keys: Collection[UUID]) -> Au
     )
 
 
-async def _own_keys(admin: Principal, sessions: Sessions) -> set[UUID]:
+class _OwnActors(NamedTuple):
     """A tenant's; empty for the platform's administrators, who need not ask."""
+
+    key_ids: Collection[UUID] = ()
+    subjects: Collection[str] = ()
+
+
+async def _own_actors(admin: Principal, sessions: Sessions) -> _OwnActors:
     if admin.is_platform_admin:
-        return set()
+        return _OwnActors()
     async with sessions() as session:
-        return set(await session.scalars(select(ApiKey.id).where(ApiKey.tenant_id == admin.tenant_id)))
+        key_ids = await session.scalars(select(ApiKey.id).where(ApiKey.tenant_id == admin.tenant_id))
+        return _OwnActors(set(key_ids), set(await session.scalars(subjects_of(admin.tenant_id))))
 
 
 def _flat(value: Any) -> Any:

@@ -21,7 +21,6 @@ from gateway.dashboard.visitors import Visitor
 from gateway.dashboard.zones import typed_moment
 from gateway.database import Sessions
 from gateway.domain.keys.models import ApiKey
-from gateway.http.errors import InvalidRequest
 from gateway.http.pages import MAX_LIMIT, PageRequest
 from gateway.http.pages import Page as ApiPage
 from gateway.services import Services
@@ -95,7 +94,8 @@ async def _ask(
     asked = api.asked_entries(
         visitor.principal,
         tenant_id=UUID(tenant_id) if tenant_id else None,
-        actor_key_id=_actor(query["actor"]),
+        actor_key_id=_key_id(query["actor"]),
+        actor_person=query["actor"] if query["actor"] and _key_id(query["actor"]) is None else None,
         action=query["action"] or None,
         object_id=query["object"] or None,
         start=typed_moment(query["from"], visitor.zone, param="from"),
@@ -112,11 +112,12 @@ async def _names_of_keys(sessions: Sessions, entries: Iterable[api.AuditView]) -
         return {key_id: f"{name} ({prefix})" for key_id, name, prefix in rows}
 
 
-def _actor(asked: str) -> UUID | None:
+def _key_id(asked: str) -> UUID | None:
+    """None for a person's email or subject."""
     try:
-        return UUID(asked) if asked else None
+        return UUID(asked)
     except ValueError:
-        raise InvalidRequest("by key: send the key's id", param="actor") from None
+        return None
 
 
 def _flat(entry: api.AuditView) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""The session cookie: which key logged in and until when, signed. It does not hold the key."""
+"""The session cookie: which key or person logged in and until when, signed. It does not hold the key."""
 
 import base64
 import binascii
@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
+from starlette.responses import Response
 
+from gateway.dashboard.links import HOME
 from gateway.peppers import Peppers
 
 COOKIE = "tiergate_session"
@@ -15,12 +17,17 @@ LIFETIME = timedelta(hours=12)
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    key_id: UUID
+    holder_id: UUID
+    """The key, or the person."""
     prefix: str
-    """What the key is looked up by; not secret."""
+    """What the key is looked up by; not secret. "" for a person."""
     expires_at: datetime
     visit_id: UUID
     """Its row says whether it goes on."""
+
+    @property
+    def is_persons(self) -> bool:
+        return self.prefix == ""
 
 
 class SessionSigner:
@@ -62,6 +69,18 @@ class SessionSigner:
 
 def is_one_of(token: str, right: tuple[str, ...]) -> bool:
     return any(hmac.compare_digest(token.encode(), each.encode()) for each in right)
+
+
+def set_session(response: Response, signer: SessionSigner, session: Session, *, now: datetime, is_secure: bool) -> None:
+    response.set_cookie(
+        COOKIE,
+        signer.seal(session),
+        max_age=int((session.expires_at - now).total_seconds()),
+        path=HOME,
+        httponly=True,
+        samesite="strict",
+        secure=is_secure,
+    )
 
 
 def _encode(raw: bytes) -> str:

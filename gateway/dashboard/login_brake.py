@@ -15,14 +15,17 @@ _MAX_CLIENTS = 10_000
 
 
 class FailedLogins:
-    def __init__(self) -> None:
+    def __init__(self, *, is_for_all: bool = True) -> None:
+        """is_for_all: what is guessed from many addresses is braked for all."""
+        self._is_for_all = is_for_all
         self._failures: dict[str, deque[float]] = {}
         self._failures_of_all: deque[float] = deque(maxlen=MAX_FAILURES_OF_ALL)
 
     def wait_s(self, client: str, *, now: float) -> float:
         """0 when a key may be guessed from there, else the seconds until it may."""
         known = self._failures.get(_place(client), deque(maxlen=MAX_FAILURES))
-        return max(_wait_s(known, now=now), _wait_s(self._failures_of_all, now=now))
+        of_all = _wait_s(self._failures_of_all, now=now) if self._is_for_all else 0.0
+        return max(_wait_s(known, now=now), of_all)
 
     def note(self, client: str, *, now: float) -> None:
         place = _place(client)

@@ -30,5 +30,6 @@ NOTICES = {
     "tier-retired": "The tier takes no new tenants. Those that have it keep it.",
     "tier-returned": "The tier takes tenants again.",
     "ended": "The other visits have ended.",
+    "visit-ended": "The visit has ended.",
     "zone": "Times are shown in this zone from now on.",
 }

@@ -28,6 +28,7 @@ from gateway.dashboard import (
     tenants,
     tiers,
     users,
+    visits,
     zone_page,
 )
 from gateway.dashboard.assets import serve_asset
@@ -35,6 +36,8 @@ from gateway.dashboard.cookies import SessionSigner
 from gateway.dashboard.forms import ended_page, problem_page, submit, submit_upload
 from gateway.dashboard.health.page import PAGES as HEALTH_PAGES
 from gateway.dashboard.login import LoginViews, to_login
+from gateway.dashboard.oidc.login import OidcViews
+from gateway.dashboard.oidc.logout import backchannel_logout
 from gateway.dashboard.pages import AnyPage, FormPage, Page, UploadPage, Who
 from gateway.dashboard.typed import Typed, is_own_form
 from gateway.dashboard.visitors import Place, Visitor, visitor_of
@@ -66,6 +69,7 @@ PAGES: tuple[AnyPage, ...] = (
     *audit.PAGES,
     *HEALTH_PAGES,
     *settings.PAGES,
+    *visits.PAGES,
     *zone_page.PAGES,
 )
 """Their order is the navigation's."""
@@ -81,6 +85,10 @@ def dashboard_router(*, peppers: Peppers) -> APIRouter:
     router.add_api_route("/login", login.page, methods=["GET"])
     router.add_api_route("/login", login.log_in, methods=["POST"])
     router.add_api_route("/logout", login.log_out, methods=["POST"])
+    people = OidcViews(signer)
+    router.add_api_route("/oidc/login", people.begin, methods=["GET"])
+    router.add_api_route("/oidc/callback", people.end, methods=["GET"])
+    router.add_api_route("/oidc/backchannel-logout", backchannel_logout, methods=["POST"])
     router.add_api_route("/static/{name}", serve_asset, methods=["GET"])
     for page in (*PAGES, Page("/{rest:path}", _show_nothing)):
         shown = page.view if isinstance(page, Page) else _shown(page)

@@ -24,6 +24,14 @@ from gateway.services import Services
 from gateway.settings import ENV_PREFIX, GatewaySettings, PoolConfig
 
 PATH = "/dashboard/settings"
+_OF_KEY = (
+    "Whoever is logged in with the same key elsewhere has to log in again. The key itself stays as it is: where it is "
+    "in wrong hands, rotate or revoke it."
+)
+_OF_PERSON = (
+    "Wherever you are logged in elsewhere you have to log in again. Your account at the identity provider stays as it "
+    "is: where it is in wrong hands, change its password there."
+)
 _USER_INFO = re.compile(r"(?<=//)[^/@\s]*@")
 _SECRET_FIELD = re.compile(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", re.IGNORECASE)
 
@@ -47,8 +55,7 @@ async def ask_end_others(request: Request, services: Services, visitor: Visitor,
         visitor,
         typed,
         title="End all other visits?",
-        text="Whoever is logged in with the same key elsewhere has to log in again. The key itself stays as it is: "
-        "where it is in wrong hands, rotate or revoke it.",
+        text=_OF_PERSON if visitor.principal.person else _OF_KEY,
         button="End them",
         back=PATH,
         back_label="Back to the settings",

@@ -1,4 +1,4 @@
-"""Who looks at the dashboard: from a key to a cookie, and from a cookie back to a principal."""
+"""Who looks at the dashboard: from a key to a cookie, and from a cookie back to a principal, a person's too."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ from gateway.domain.keys.fields import KeyFields
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.queries import key_of
 from gateway.domain.keys.secret import lookup_prefix
+from gateway.domain.people.service import visiting_principal
 from gateway.domain.principal import SEES_SPENDING, Principal
-from gateway.domain.visits.service import begin_visit, goes_on
+from gateway.domain.visits.service import begin_visit, is_on
 from gateway.http.errors import Forbidden, NotFound
 
 
@@ -122,9 +123,11 @@ async def visitor_of(
 
 
 async def principal_of(sessions: Sessions, visit: Session, *, address: str, now: datetime) -> Principal | None:
-    """Asked anew for each page: None once the key is revoked, its tenant suspended, or the visit ended elsewhere."""
+    """Asked anew for each page: None once the key is revoked, the tenant suspended, or the visit ended elsewhere."""
+    if visit.is_persons:
+        return await visiting_principal(sessions, visit.holder_id, visit.visit_id, now=now)
     async with sessions() as session:
-        query = key_of(visit.key_id, visit.prefix, now=now).where(goes_on(visit.visit_id, visit.key_id, now=now))
+        query = key_of(visit.holder_id, visit.prefix, now=now).where(is_on(visit.visit_id, visit.holder_id, now=now))
         row = (await session.execute(query)).first()
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Who asks: what a key stands for."""
+"""Who asks: what a key stands for, or a person at the console."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,10 +14,20 @@ SEES_SPENDING: tuple[Scope, ...] = ("usage", "tenant-admin", "platform-admin")
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A person whom the identity provider vouches for."""
+
+    person_id: UUID
+    subject: str
+    email: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     tenant_id: UUID
     tenant_name: str
     key_id: UUID
+    """Of a person, who has no key, the person's id."""
     tier: str
     scopes: frozenset[str]
     is_local_only: bool = False
@@ -31,6 +41,7 @@ class Principal:
     context_tokens: int | None = None
     default_max_tokens: int | None = None
     """The key's own, in place of the tier's; it never allows a longer context than that."""
+    person: LoggedIn | None = None
     tenant_text: str = field(init=False, repr=False, compare=False)
     """The ids as text, which every request needs several times."""
     key_text: str = field(init=False, repr=False, compare=False)
@@ -46,7 +57,10 @@ class Principal:
     def require(self, *scopes: Scope) -> None:
         """Raise Forbidden unless the key has one of `scopes`."""
         if self.scopes.isdisjoint(scopes):
-            raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}; ask an administrator for another key")
+            wanted = " or ".join(scopes)
+            if self.person is not None:
+                raise Forbidden(f"your login does not give you {wanted}; ask an administrator for a role that does")
+            raise Forbidden(f"this key lacks the scope {wanted}; ask an administrator for another key")
 
     @property
     def sees_spending(self) -> bool:

@@ -11,6 +11,7 @@ from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice,
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.locks import Lock
 from gateway.domain.models.models import Model
+from gateway.domain.people.models import Person, SpentLogin
 from gateway.domain.prices.models import Discount, Price, Surcharge
 from gateway.domain.sessions.models import SessionPolicy
 from gateway.domain.tenants.models import EndUser, Tenant
@@ -41,9 +42,11 @@ __all__ = [
     "Lease",
     "Lock",
     "Model",
+    "Person",
     "Price",
     "ServerTool",
     "SessionPolicy",
+    "SpentLogin",
     "StoredFile",
     "Surcharge",
     "Tenant",

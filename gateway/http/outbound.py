@@ -1,4 +1,4 @@
-"""The one HTTP client for addresses that tenants give: webhooks and tools.
+"""The one HTTP client for addresses that somebody else gives: webhooks and tools of tenants, identity providers.
 
 The address is checked where the socket is made for it: a name that means something else a moment later is checked as
 what it means then. No redirects, no proxies, no cookies, no connection is used twice; time and size are bounded.
@@ -7,6 +7,7 @@ what it means then. No redirects, no proxies, no cookies, no connection is used 
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -95,11 +96,27 @@ class Outbound:
     ) -> OutboundAnswer:
         """Raises OutboundFailed; an answer of any status but a redirect is one. total_s, max_answer_bytes: in place of
         the usual bounds."""
+        return await self._ask("POST", url, body, headers, total_s=total_s, max_answer_bytes=max_answer_bytes)
+
+    async def get(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> OutboundAnswer:
+        """As `post`."""
+        return await self._ask("GET", url, None, headers)
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        total_s: float | None = None,
+        max_answer_bytes: int | None = None,
+    ) -> OutboundAnswer:
         timeout = self._timeout if total_s is None else aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         try:
             self.check_url(url)
-            async with self._opened().post(
-                url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+            async with self._opened().request(
+                method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
             ) as answer:
                 if 300 <= answer.status < 400:
                     words = f"it answered {answer.status}, and redirects are not followed"

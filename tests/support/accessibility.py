@@ -1,29 +1,20 @@
 """axe-core over a page of the console, in the browser."""
 
 import asyncio
-import fcntl
 import json
 import os
 import re
 from pathlib import Path
 
 from tests.support.browser import Tab
-from tests.support.clients import npm_install
+from tests.support.clients import kept_package
 
 VERSION = "4.14.1"
-_FOLDER = Path(__file__).parents[2] / ".cache" / f"axe-core-{VERSION}"
 
 
 def axe_source() -> str:
-    """Fetched once for this checkout. Without npm or its registry the test is skipped, and in CI it fails."""
-    script = _FOLDER / "node_modules" / "axe-core" / "axe.min.js"
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    with (_FOLDER / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not script.exists():
-            (_FOLDER / "package.json").write_text(json.dumps({"private": True, "dependencies": {"axe-core": VERSION}}))
-            npm_install(_FOLDER)
-    return script.read_text()
+    """Without npm or its registry the test is skipped, and in CI it fails."""
+    return (kept_package("axe-core", VERSION) / "axe-core" / "axe.min.js").read_text()
 
 
 async def assert_accessible(tab: Tab) -> None:

@@ -1,5 +1,7 @@
 """Other people's clients, installed for a test into a folder of its own."""
 
+import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+_CACHE = Path(__file__).parents[2] / ".cache"
 
 
 def install(command: Sequence[str | Path], folder: Path, *, deadline_s: float = 170) -> None:
@@ -21,6 +25,19 @@ def install(command: Sequence[str | Path], folder: Path, *, deadline_s: float = 
 def npm_install(folder: Path) -> None:
     """What `folder`'s package.json names."""
     install(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], folder)
+
+
+def kept_package(name: str, version: str) -> Path:
+    """Its `node_modules`, fetched once for this checkout."""
+    folder = _CACHE / f"{name}-{version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # npm writes it last.
+        if not (folder / "node_modules" / ".package-lock.json").exists():
+            (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": {name: version}}))
+            npm_install(folder)
+    return folder / "node_modules"
 
 
 def _cannot(reason: str) -> None:

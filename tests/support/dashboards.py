@@ -88,7 +88,7 @@ def _make_app(database_url: str, clickhouse_url: str | None) -> FastAPI:
         usage = UsageQueries(clickhouse_url)
         async with open_sessions(database_url) as sessions:
             keyring = Keyring(sessions, peppers=Peppers(PEPPER))
-            app.state.services = SimpleNamespace(sessions=sessions, keyring=keyring, usage=usage)
+            app.state.services = SimpleNamespace(sessions=sessions, keyring=keyring, usage=usage, oidc=None)
             yield
         await usage.close()
 

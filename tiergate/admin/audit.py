@@ -1,6 +1,7 @@
 import sys
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -12,13 +13,13 @@ app = typer.Typer(name="audit", help="Who changed what.")
 app.command("verify")(verify)
 
 TenantOption = Annotated[str | None, typer.Option(help="Only of this tenant, by name or id.")]
-ActorOption = Annotated[str | None, typer.Option(help="Only by the key of this id.")]
+ActorOption = Annotated[str | None, typer.Option(help="Only by the key of this id, or the person of this email.")]
 ActionOption = Annotated[str | None, typer.Option(help="Only this (invoice.finalize), or all of a kind (invoice).")]
 ObjectOption = Annotated[str | None, typer.Option("--object", help="Only of the object of this id.")]
 RequestOption = Annotated[str | None, typer.Option("--request", help="Only by the request of this id.")]
 FromOption = Annotated[str | None, typer.Option("--from", help="ISO 8601, inclusive.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="ISO 8601, exclusive.")]
-_COLUMNS = ("at", "actor_key_id", "action", "object_id", "address", "before", "after")
+_COLUMNS = ("at", "actor_key_id", "actor_email", "action", "object_id", "address", "before", "after")
 
 
 @app.command("list")
@@ -83,5 +84,14 @@ def _asked(
     since: str | None,
     until: str | None,
 ) -> dict[str, Any]:
-    asked = {"actor_key_id": actor, "action": action, "object_id": changed_object, "request_id": request}
+    by = {"actor_key_id" if _is_id(actor) else "actor_person": actor}
+    asked = {**by, "action": action, "object_id": changed_object, "request_id": request}
     return asked | {"from": since, "to": until}
+
+
+def _is_id(actor: str | None) -> bool:
+    try:
+        UUID(actor or "")
+    except ValueError:
+        return False
+    return True

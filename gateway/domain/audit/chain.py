@@ -20,6 +20,10 @@ GENESIS = bytes(32)
 """What stands in for the hash before the first row."""
 
 
+_PERSON = 2
+"""Fields of `Contents`, the last."""
+
+
 class Frame(NamedTuple):
     """What stays of a row for ever."""
 
@@ -40,6 +44,13 @@ class Contents(NamedTuple):
     detail: str
     before: str | None
     after: str | None
+    actor_subject: str | None = None
+    actor_email: str | None = None
+
+    @property
+    def told(self) -> tuple[str | None, ...]:
+        """A person only where there is one, so that rows from before there were people keep their hashes."""
+        return tuple(self) if self[-_PERSON:] != (None,) * _PERSON else self[:-_PERSON]
 
 
 BLANK = Contents("", None, None, "{}", None, None)
@@ -53,12 +64,12 @@ def link(previous: bytes, frame: Frame, contents_hash: bytes) -> bytes:
 
 def link_old(previous: bytes, frame: Frame, contents: Contents) -> bytes:
     """The same of a row from before contents had a hash of their own."""
-    return _digest(previous, (*frame, *contents))
+    return _digest(previous, (*frame, *contents.told))
 
 
 def hash_contents(salt: bytes, contents: Contents) -> bytes:
     """The salt, gone with the contents, keeps anybody from guessing them by their hash."""
-    return _digest(salt, contents)
+    return _digest(salt, contents.told)
 
 
 def trace(frame: Frame, contents_hash: bytes | None, row_hash: bytes) -> str:

@@ -20,6 +20,10 @@ class AuditEntry(Base):
     """1, 2, 3, ... in the order of the commits."""
     at: Mapped[datetime] = mapped_column(index=True)
     actor_key_id: Mapped[UUID | None]
+    actor_subject: Mapped[str | None] = mapped_column(String(255), index=True)
+    """The person, as the identity provider calls him, in place of a key."""
+    actor_email: Mapped[str | None] = mapped_column(String(320), index=True)
+    """At that time."""
     tenant_id: Mapped[UUID | None] = mapped_column(index=True)
     action: Mapped[str] = mapped_column(String(64), index=True)
     object_id: Mapped[str] = mapped_column(String(200), index=True)

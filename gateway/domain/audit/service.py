@@ -41,9 +41,12 @@ async def record(
     now_shown = shown(after) if isinstance(after, Base) else after
     if before is not None and now_shown is not None:
         before, now_shown = changed(before, now_shown)
+    person = principal.person if principal else None
     entry = NewEntry(
         at=now,
-        actor_key_id=principal.key_id if principal else None,
+        actor_key_id=principal.key_id if principal and person is None else None,
+        actor_subject=person.subject if person else None,
+        actor_email=person.email if person else None,
         tenant_id=tenant_id,
         action=action,
         object_id=str(object_id),
@@ -61,6 +64,8 @@ class EntryFilter:
     """None: any."""
 
     actor_key_id: UUID | None = None
+    actor_person: str | None = None
+    """Subject or email, to the letter."""
     action: str | None = None
     """`invoice.finalize`, or `invoice` for all that begin with it and a dot."""
     object_id: str | None = None
@@ -80,6 +85,9 @@ def entries_of(tenant_id: UUID | None, asked: EntryFilter = ALL_ENTRIES) -> Sele
         query = query.where(AuditEntry.tenant_id == tenant_id)
     if asked.actor_key_id is not None:
         query = query.where(AuditEntry.actor_key_id == asked.actor_key_id)
+    if asked.actor_person is not None:
+        is_person = (AuditEntry.actor_subject, AuditEntry.actor_email)
+        query = query.where(or_(*(column == asked.actor_person for column in is_person)))
     if asked.action is not None:
         is_of_kind = AuditEntry.action.startswith(f"{asked.action}.", autoescape=True)
         query = query.where(or_(AuditEntry.action == asked.action, is_of_kind))

@@ -33,6 +33,8 @@ _CONTENTS = (
     cast(AuditEntry.detail, Text).label("detail"),
     cast(AuditEntry.before, Text).label("before"),
     cast(AuditEntry.after, Text).label("after"),
+    AuditEntry.actor_subject,
+    AuditEntry.actor_email,
 )
 _HASHES = AuditEntry.salt, AuditEntry.contents_hash, AuditEntry.is_erased, AuditEntry.hash
 _FRAME_END = len(_FRAME)

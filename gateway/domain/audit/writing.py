@@ -30,6 +30,7 @@ Json = Mapping[str, Any]
 class NewEntry:
     at: datetime
     actor_key_id: UUID | None
+    """None beside no person: the platform itself."""
     tenant_id: UUID | None
     action: str
     object_id: str
@@ -38,6 +39,8 @@ class NewEntry:
     detail: Json = field(default_factory=dict)
     before: Json | None = None
     after: Json | None = None
+    actor_subject: str | None = None
+    actor_email: str | None = None
 
 
 async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
@@ -99,6 +102,8 @@ def _row(entry: NewEntry, position: int) -> tuple[dict[str, Any], dict[str, Any]
         "detail": dict(entry.detail),
         "before": None if entry.before is None else dict(entry.before),
         "after": None if entry.after is None else dict(entry.after),
+        "actor_subject": entry.actor_subject,
+        "actor_email": entry.actor_email,
     }
     return frame, contents
 

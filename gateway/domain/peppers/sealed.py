@@ -8,11 +8,13 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Base
+from gateway.domain.people import service as people
 from gateway.domain.sealing import CannotUnseal, unseal_with
 from gateway.domain.sessions import terms
 from gateway.domain.sessions.models import SessionPolicy
 from gateway.domain.tools import sealing as tools
 from gateway.domain.tools.models import ServerTool
+from gateway.domain.visits.models import Visit
 from gateway.domain.webhooks import secrets as webhooks
 from gateway.domain.webhooks.models import Webhook
 from gateway.peppers import Peppers
@@ -51,6 +53,7 @@ SEALED = (
     _column("tools", ServerTool, "id", "sealed_credential", tools.PURPOSE)._replace(
         bound_to=_bound_to_tool, also=(ServerTool.__table__.c.url,)
     ),
+    _column("ID tokens", Visit, "id", "sealed_id_token", people.PURPOSE),
     _column("session keys", SessionPolicy, "tenant_id", "sealed_key", terms.PURPOSE),
 )
 

@@ -59,7 +59,7 @@ async def test_a_tenant_sees_its_own_entries_alone(money: MoneyScene) -> None:
         await reader.page(PATH, status=403)
 
 
-@pytest.mark.parametrize("query", ["from=soon", "from=2026-02-01&to=2026-01-01", "actor=me", "after=x"])
+@pytest.mark.parametrize("query", ["from=soon", "from=2026-02-01&to=2026-01-01", "after=x"])
 async def test_what_cannot_be_asked_is_told(money: MoneyScene, query: str) -> None:
     async with visit(money.gateway, ADMIN_KEY) as operator:
         assert 'role="alert"' in await operator.page(f"{PATH}?{query}", status=400)

@@ -32,7 +32,7 @@ def test_another_pepper_signs_otherwise() -> None:
 
 def test_a_form_token_belongs_to_one_session() -> None:
     signer = SessionSigner(PEPPERS)
-    other = Session(SESSION.key_id, SESSION.prefix, SESSION.expires_at + timedelta(seconds=1), SESSION.visit_id)
+    other = Session(SESSION.holder_id, SESSION.prefix, SESSION.expires_at + timedelta(seconds=1), SESSION.visit_id)
     assert signer.is_form_token(signer.form_tokens(SESSION)[0], SESSION)
     assert not signer.is_form_token(signer.form_tokens(other)[0], SESSION)
     assert not signer.is_form_token("é", SESSION)

@@ -18,6 +18,7 @@ from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.rehashing import Rehasher
 from gateway.domain.keys.service import make_admin_key, revoke_key, rotate_key
+from gateway.domain.people.service import Admitted, Terms, begin_persons_visit, id_token_of
 from gateway.domain.peppers.origin import note_origin
 from gateway.domain.peppers.sealed import SEALED
 from gateway.domain.peppers.settling import settle
@@ -30,6 +31,7 @@ from gateway.domain.tenants.service import create_tenant
 from gateway.domain.tools.models import ServerTool
 from gateway.domain.tools.sealing import unseal
 from gateway.domain.tools.service import create_tool
+from gateway.domain.visits.models import Visit
 from gateway.domain.webhooks.models import Webhook
 from gateway.domain.webhooks.secrets import secret_of
 from gateway.domain.webhooks.service import create_webhook
@@ -45,6 +47,7 @@ ANNOUNCED = Peppers(PEPPER, upcoming=NEW)
 SWITCHED = Peppers(NEW, old=(PEPPER,))
 AFTER = Peppers(NEW)
 NUM_TOOLS = 5
+ALL_SEALED = {"webhooks": 1, "tools": NUM_TOOLS, "ID tokens": 1, "session keys": 1}
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
 
@@ -81,7 +84,8 @@ async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
 
 @dataclass
 class Scene:
-    """An administrator's key, a webhook, a tenant's session key and tools with credentials, all of the old pepper."""
+    """An administrator's key, a person's visit, a webhook, a tenant's session key and tools with credentials, all of
+    the old pepper."""
 
     key: str
     admin: Principal
@@ -91,6 +95,13 @@ class Scene:
     session_key: bytes | None
 
 
+async def log_in(sessions: Sessions) -> None:
+    """A person, for a visit with an ID token."""
+    admitted = Admitted("https://id.example", "olga", None, ["platform-admin"], None, None, "an.id.token")
+    terms = Terms(address="", browser="", expires_at=NOW + timedelta(days=1), idle=timedelta(hours=1))
+    await begin_persons_visit(sessions, admitted, terms, state="s", until=NOW, pepper=PEPPER, now=NOW)
+
+
 async def made_before(sessions: Sessions) -> Scene:
     _, key = await make_key(sessions, "admin")
     admin = await Keyring(sessions, peppers=BEFORE).authenticate_key(key)
@@ -98,6 +109,7 @@ async def made_before(sessions: Sessions) -> Scene:
     webhook = await create_webhook(
         sessions, admin, tenant_id=tenant.id, url="https://example.com/", events=["ping"], pepper=PEPPER, now=NOW
     )
+    await log_in(sessions)
     terms = await change_policy(sessions, admin, tenant.id, is_encrypted=True, pepper=PEPPER, now=NOW)
     for number in range(NUM_TOOLS):
         await create_tool(
@@ -120,6 +132,8 @@ async def require_all(sessions: Sessions, scene: Scene, peppers: Peppers) -> Non
         assert secret_of(webhook, peppers=peppers) == scene.webhook_secret
         policy = await session.get_one(SessionPolicy, scene.tenant_id)
         assert terms_of(policy).key(scene.tenant_id, peppers=peppers) == scene.session_key
+        for visit in await session.scalars(select(Visit)):
+            assert id_token_of(visit, peppers=peppers) == "an.id.token"
         for tool in await session.scalars(select(ServerTool)):
             assert tool.sealed_credential is not None
             assert unseal(tool.sealed_credential, tool_id=tool.id, url=tool.url, peppers=peppers) == "s3cret"
@@ -165,7 +179,10 @@ async def test_what_is_sealed_moves_at_once_and_stays_what_it_was(sessions: Sess
     await require_all(sessions, scene, SWITCHED)
     switched = under(sessions, SWITCHED)
     settled = await settle(switched, SWITCHED, now=NOW)
-    assert settled.moved == {"webhooks": 1, "tools": NUM_TOOLS, "session keys": 1} and settled.unreadable == {}
+    assert (
+        settled.moved == {"webhooks": 1, "tools": NUM_TOOLS, "ID tokens": 1, "session keys": 1}
+        and settled.unreadable == {}
+    )
     await require_all(sessions, scene, AFTER)
     assert (await settle(switched, SWITCHED, now=NOW)).moved == {}
 
@@ -183,14 +200,19 @@ async def test_settling_that_was_stopped_goes_on_where_it_was(sessions: Sessions
     with pytest.raises(Stopped):
         await settle(under(sessions, SWITCHED), SWITCHED, now=NOW, on_progress=stop)
     await require_all(sessions, scene, SWITCHED)
-    assert sum((await settle(under(sessions, SWITCHED), SWITCHED, now=NOW)).moved.values()) == NUM_TOOLS + 2 - 3
+    assert sum((await settle(under(sessions, SWITCHED), SWITCHED, now=NOW)).moved.values()) == NUM_TOOLS + 3 - 3
     await require_all(sessions, scene, AFTER)
 
 
 async def test_what_no_pepper_opens_is_told_and_left(sessions: Sessions) -> None:
     await made_before(sessions)
     found = await settle(under(sessions, AFTER), AFTER, now=NOW)
-    assert found.moved == {} and found.unreadable == {"webhooks": 1, "tools": NUM_TOOLS, "session keys": 1}
+    assert found.moved == {} and found.unreadable == {
+        "webhooks": 1,
+        "tools": NUM_TOOLS,
+        "ID tokens": 1,
+        "session keys": 1,
+    }
 
 
 async def test_the_audit_log_holds_across_the_rotation_whoever_writes(sessions: Sessions) -> None:
@@ -229,15 +251,16 @@ async def test_it_is_told_what_hangs_on_which_pepper_and_what_on_none_that_is_th
         KEYS: {"old": 1},
         "webhooks": {"old": 1},
         "tools": {"old": NUM_TOOLS},
+        "ID tokens": {"old": 1},
         "session keys": {"old": 1},
         AUDIT: {"old": 1},
     }
-    assert num_under(found, "old") == NUM_TOOLS + 4 and num_under(await standing(sessions, BEFORE), "old") == 0
-    assert num_under(await standing(sessions, ANNOUNCED), "current") == NUM_TOOLS + 4
+    assert num_under(found, "old") == NUM_TOOLS + 5 and num_under(await standing(sessions, BEFORE), "old") == 0
+    assert num_under(await standing(sessions, ANNOUNCED), "current") == NUM_TOOLS + 5
     await move(sessions, await let_in(sessions, SWITCHED, scene.key))
     await settle(under(sessions, SWITCHED), SWITCHED, now=NOW)
-    assert num_under(await standing(sessions, AFTER), "current") == NUM_TOOLS + 4
-    assert num_under(await standing(sessions, ANNOUNCED), "upcoming") == NUM_TOOLS + 4
+    assert num_under(await standing(sessions, AFTER), "current") == NUM_TOOLS + 5
+    assert num_under(await standing(sessions, ANNOUNCED), "upcoming") == NUM_TOOLS + 5
     await make_key(sessions, "late")
     assert "1 API keys, 1 audit log" in missing_told(await standing(sessions, AFTER))
 

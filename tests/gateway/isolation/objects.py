@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from gateway.clock import utc_now
 from gateway.domain.prices.price_book import RequestPrice
+from gateway.domain.visits.service import begin_visit
 from gateway.metering.store import UsageStore
 from gateway.sessions.conversation import Conversation, Raw, describe
 from gateway.sessions.responses import ResponseMeta, StoredResponse
@@ -53,6 +55,7 @@ async def make_objects(gateway: Gateway, store: UsageStore, *, name: str) -> tup
         "tenant_id": tenant_id,
         "key_id": key["id"],
         "user_row_id": user["id"],
+        "visit_id": await _visit(gateway, key["id"]),
         "model": model,
         "model_id": "m-7b",
         "adapter_id": adapter["id"],
@@ -67,6 +70,12 @@ async def make_objects(gateway: Gateway, store: UsageStore, *, name: str) -> tup
         "version": "1",
         "worker_id": "w",
     }
+
+
+async def _visit(gateway: Gateway, key_id: str) -> str:
+    now = utc_now()
+    sessions, until = gateway.services.sessions, now + timedelta(hours=1)
+    return str(await begin_visit(sessions, UUID(key_id), address="", browser="", expires_at=until, now=now))
 
 
 async def _response(gateway: Gateway, tenant_id: str, response_id: str) -> str:

@@ -1,0 +1,1 @@
+"""The console's login for people, by OpenID Connect."""

@@ -1,0 +1,55 @@
+"""Leaving the provider, too; and the provider that says that somebody has left (back-channel logout)."""
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response
+
+from gateway.clock import utc_now
+from gateway.dashboard.oidc.login import configured
+from gateway.dashboard.rendering import render
+from gateway.dashboard.typed import read_typed
+from gateway.domain.people.service import end_visits_at_provider, id_token_of
+from gateway.domain.visits.models import Visit
+from gateway.http.errors import GatewayError, InvalidRequest
+from gateway.oidc.errors import ProviderFailed
+from gateway.services import Services, ServicesDep
+
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+async def leave_provider(services: Services, visit: Visit | None) -> Response | None:
+    """The page that leads to the provider's own logout. None for a visit of a key, and where there is none."""
+    if visit is None or visit.person_id is None or services.oidc is None:
+        return None
+    try:
+        url = await services.oidc.end_session_url(id_token_of(visit, peppers=services.settings.peppers))
+    except ProviderFailed:
+        return None
+    if url is None:
+        return None
+    # Not a redirect of the form: the console's forms lead nowhere else (`form-action`).
+    return render("oidc/logged_out.html", url=url, provider=services.oidc.name)
+
+
+async def backchannel_logout(request: Request, services: ServicesDep) -> Response:
+    """OpenID Connect Back-Channel Logout 1.0: 200 also where nobody was logged in any more."""
+    try:
+        oidc = configured(services)
+        token = (await read_typed(request)).text("logout_token")
+        if not token:
+            raise InvalidRequest("send `logout_token`, in a form")
+        told = await oidc.check_logout_token(token)
+    except GatewayError as error:
+        # The specification has 400 for whatever is wrong with the token; a provider may try again after others.
+        status = 400 if error.status in (400, 403) else error.status
+        body = msgspec.json.encode({"error": "invalid_request", "error_description": error.message})
+        return Response(body, status, {**_NO_STORE, "content-type": "application/json"})
+    await end_visits_at_provider(
+        services.sessions,
+        issuer=oidc.issuer,
+        subject=told.subject,
+        provider_session=told.provider_session,
+        until=told.until,
+        now=utc_now(),
+    )
+    return Response(status_code=200, headers=_NO_STORE)

@@ -1,0 +1,1 @@
+"""Who logged in through the identity provider."""
