@@ -26,6 +26,7 @@ from migrations.run import alembic_config
 from tests.support.cli import tiergate
 from tests.support.clickhouse import ClickHouseProcess, running_clickhouse
 from tests.support.gateways import copy_database
+from tests.support.hostile_oidc import hostile_provider
 from tests.support.members import serving_app
 from tests.support.ports import free_port
 from tests.support.valkey import ValkeyProcess
@@ -75,6 +76,16 @@ class Scene:
         member = MemberConfig(url=url, engine="openai")
         self.settings["pools"] = {"p": PoolConfig(model="m", context_window=5, members=(member,))}
 
+    async def provider(
+        self, *, is_late: bool = False, public_url: str = "https://llm.example.com", **told: Any
+    ) -> None:
+        """Of people who log in; told: in place of what its discovery document would say."""
+        provider = await self.stack.enter_async_context(hostile_provider())
+        provider.discovery = told
+        if is_late:
+            provider.headers = {"Date": "Mon, 01 Jan 2024 00:00:00 GMT"}
+        self.settings |= _oidc(provider.issuer, public_url)
+
     async def named(self) -> set[str]:
         given: dict[str, Any] = {
             "data_dir": self.folder / "data",
@@ -116,6 +127,21 @@ async def scene(tmp_path: Path, clickhouse: ClickHouseProcess) -> AsyncIterator[
 
 async def test_a_healthy_installation_has_nothing_to_tell(scene: Scene) -> None:
     assert await scene.named() == set()
+
+
+async def test_an_identity_provider_that_works_is_nothing_to_tell(scene: Scene) -> None:
+    await scene.provider()
+    assert await scene.named() == set()
+
+
+def _oidc(issuer: str, public_url: str = "https://llm.example.com") -> dict[str, Any]:
+    return {
+        "oidc_issuer": issuer,
+        "oidc_client_id": "tiergate",
+        "oidc_roles": {"operators": "platform-admin"},
+        "oidc_private_networks": "127.0.0.0/8",
+        "public_url": public_url,
+    }
 
 
 Plant = Callable[[Scene], Awaitable[None] | None]
@@ -200,6 +226,11 @@ FAULTS: dict[str, Plant] = {
     "member-failing": lambda scene: scene.member(status=500),
     "member-model": lambda scene: scene.member(model="another"),
     "member-foreign": lambda scene: scene.member(body={"hello": "world"}),
+    "oidc-provider": lambda scene: scene.provider(issuer="https://another.example"),
+    "oidc-provider away": lambda scene: scene.settings.update(_oidc(f"http://127.0.0.1:{free_port()}")),
+    "oidc-provider without keys": lambda scene: scene.provider(jwks_uri="http://127.0.0.1:1/"),
+    "oidc-plain": lambda scene: scene.provider(public_url="http://llm.example.com"),
+    "clock of the provider": lambda scene: scene.provider(is_late=True),
 }
 
 

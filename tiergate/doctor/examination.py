@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.settings import GatewaySettings
 from tiergate.doctor.database import look_at_database
 from tiergate.doctor.findings import Finding, error
+from tiergate.doctor.identity_provider import look_at_provider
 from tiergate.doctor.machine import look_at_disk, look_at_files, look_at_limits, look_at_port, look_at_secrets
 from tiergate.doctor.members import look_at_members
 from tiergate.doctor.redis_server import look_at_redis
@@ -31,6 +32,7 @@ async def examine(settings: GatewaySettings, config: Path | None, *, now: dateti
         "clickhouse": look_at_clickhouse(settings),
         "kafka": look_at_kafka(settings),
         "members": look_at_members(settings),
+        "oidc-provider": look_at_provider(settings, now),
     }
     answers = await asyncio.gather(*(_in_time(name, look) for name, look in remote.items()))
     return sorted((*found, *(each for found in answers for each in found)), key=lambda each: each.severity)
