@@ -20,6 +20,7 @@ from gateway.http.front_door import Bounds, FrontDoor
 from gateway.http.open_files import FILES_A_STREAM, RESERVED, connections_for, raise_open_files
 from gateway.inference.probes import measured_here
 from gateway.inference.turn_away import make_turn_away
+from gateway.metering.folders import restoring_folder
 from gateway.metrics import Metrics
 from gateway.private_folder import make_private
 from gateway.processes.inheritance import Inherited, die_with_parent
@@ -111,13 +112,17 @@ async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 
 
 
 def check_data_dir(settings: GatewaySettings) -> None:
-    """Raises ConfigError unless the directory is there, or can be made, is private and can be written."""
+    """Raises ConfigError unless the directory is whole, is there, or can be made, is private and can be written."""
     try:
         make_private(settings.data_dir)
     except OSError as error:
         raise ConfigError(f"TIERGATE_DATA_DIR: cannot use {settings.data_dir}: {error.strerror}") from error
     if not os.access(settings.data_dir, os.W_OK | os.X_OK):
         raise ConfigError(f"TIERGATE_DATA_DIR: {settings.data_dir} is not writable")
+    if restoring_folder(settings.data_dir).exists():
+        raise ConfigError(
+            f"TIERGATE_DATA_DIR: a restore into {settings.data_dir} was cut; run `tiergate restore` again"
+        )
 
 
 class _Server(uvicorn.Server):

@@ -13,6 +13,11 @@ _MIGRATION_LOCK = 0x74696572
 def _run(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         _begin_sqlite(connection)
+    _migrate(connection)
+    connection.commit()
+
+
+def _migrate(connection: Connection) -> None:
     applied = context.config.attributes.get("applied", [])
     context.configure(
         connection=connection,
@@ -25,7 +30,6 @@ def _run(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
         context.run_migrations()
-    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -46,4 +50,9 @@ async def _run_async() -> None:
         await engine.dispose()
 
 
-asyncio.run(_run_async())
+# Of a transaction that somebody else began and ends.
+given = context.config.attributes.get("connection")
+if given is None:
+    asyncio.run(_run_async())
+else:
+    _migrate(given)

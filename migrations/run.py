@@ -4,6 +4,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from sqlalchemy import Connection
 
 
 def migrate(database_url: str, revision: str = "head") -> list[str]:
@@ -13,6 +14,16 @@ def migrate(database_url: str, revision: str = "head") -> list[str]:
     config.attributes["applied"] = applied = []
     command.upgrade(config, revision)
     return applied
+
+
+def migrate_within(connection: Connection, revision: str = "head") -> None:
+    """In the transaction that is under way, which on SQLite holds the write lock and leaves foreign keys unchecked.
+
+    revision: `base` takes all tables away again.
+    """
+    config = alembic_config("")
+    config.attributes["connection"] = connection
+    (command.downgrade if revision == "base" else command.upgrade)(config, revision)
 
 
 def alembic_config(database_url: str) -> Config:

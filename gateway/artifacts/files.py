@@ -67,12 +67,12 @@ class FileStore:
 
     async def publish(self, staged: StagedFile, file_id: UUID) -> None:
         async with _telling_outages():
-            await self._store.copy_async(staged.path, _path(staged.digest, file_id))
+            await self._store.copy_async(staged.path, file_path(staged.digest, file_id))
 
     async def read(self, digest: str, file_id: UUID) -> AsyncIterator[bytes]:
         """Raises NotFound where the content is gone."""
         try:
-            async for block in read_object(self._store, _path(digest, file_id), block_bytes=BLOCK_BYTES):
+            async for block in read_object(self._store, file_path(digest, file_id), block_bytes=BLOCK_BYTES):
                 yield block
         except FileNotFoundError as error:
             raise NotFound("the file's content is gone") from error
@@ -81,11 +81,11 @@ class FileStore:
 
     async def has(self, digest: str, file_id: UUID) -> bool:
         async with _telling_outages():
-            return await exists(self._store, _path(digest, file_id))
+            return await exists(self._store, file_path(digest, file_id))
 
     async def remove(self, digest: str, file_id: UUID) -> None:
         async with _telling_outages():
-            await self._delete(_path(digest, file_id))
+            await self._delete(file_path(digest, file_id))
 
     async def _remove(self, path: str) -> None:
         """Where the store went away meanwhile, it is found later."""
@@ -102,7 +102,7 @@ class FileStore:
             return
 
 
-def _path(digest: str, file_id: UUID) -> str:
+def file_path(digest: str, file_id: UUID) -> str:
     return f"{_FILES}/{digest}/{file_id.hex}"
 
 

@@ -37,6 +37,11 @@ def outbox_root(data_dir: Path) -> Path:
     return data_dir / "outbox"
 
 
+def restoring_folder(data_dir: Path) -> Path:
+    """Where `tiergate restore` places outboxes that no consumer may see yet. Only a restore that is cut leaves it."""
+    return data_dir / "restoring"
+
+
 def create_folder(data_dir: Path, incarnation: str) -> OwnedFolder:
     """Make and lock a new folder, durably."""
     root = outbox_root(data_dir)
