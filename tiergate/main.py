@@ -24,6 +24,7 @@ from tiergate.admin import (
 )
 from tiergate.commands import (
     admin_key,
+    backup,
     chat,
     clickhouse,
     consumer,
@@ -60,6 +61,9 @@ def make_app() -> typer.Typer:
         app.command(rich_help_panel="Run")(command)
     app.command(rich_help_panel="Run", name="admin-key")(admin_key.admin_key)
     app.command(rich_help_panel="Run")(doctor.doctor)
+    app.command(rich_help_panel="Run")(backup.backup)
+    app.command(rich_help_panel="Run", name="verify-backup")(backup.verify_backup)
+    app.command(rich_help_panel="Run")(backup.restore)
     app.command(rich_help_panel="Use")(chat.chat)
     app.add_typer(usage.app, rich_help_panel="Use")
     app.command(rich_help_panel="Administer a running platform")(login.login)
