@@ -36,6 +36,7 @@ from tiergate.commands import (
     producer,
     router,
     up,
+    watermark,
     worker,
 )
 
@@ -87,6 +88,7 @@ def make_app() -> typer.Typer:
     ):
         app.add_typer(group, rich_help_panel="Administer a running platform")
     app.add_typer(router.app, rich_help_panel="Use")
+    app.add_typer(watermark.app, rich_help_panel="Use")
     return app
 
 

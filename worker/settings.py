@@ -110,6 +110,12 @@ class WorkerSettings(BaseSettings):
     """The file that counts tokens by tenant and hour; None: in memory, and lost with the process."""
     max_logprobs: int = Field(default=20, ge=-1)
     """How many log-probabilities beside a token a request may ask for; -1: all of the vocabulary's."""
+    watermark_key_file: Path | None = None
+    """What is sampled gets a watermark under this key (docs/watermark.md)."""
+    watermark_gamma: float = Field(default=0.25, gt=0, lt=1)
+    """The share of the vocabulary that is green after a token."""
+    watermark_delta: float = Field(default=2.0, gt=0, le=20)
+    """What is added to the logits of green tokens."""
     max_body_bytes: int = Field(default=8 << 20, ge=1)
     drain_grace_s: float = Field(default=30.0, ge=0)
 

@@ -74,6 +74,11 @@ def worker(
     ledger: Annotated[
         Path | None, typer.Option(help="File that counts tokens by tenant and hour; default: lost with the process.")
     ] = None,
+    watermark_key_file: Annotated[
+        Path | None, typer.Option(help="Mark what is sampled under the key in this file (CPU alone).")
+    ] = None,
+    watermark_gamma: Annotated[float | None, typer.Option(help="The share of tokens that are green.")] = None,
+    watermark_delta: Annotated[float | None, typer.Option(help="What their logits gain.")] = None,
     register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
     url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
@@ -118,6 +123,9 @@ def worker(
             deterministic=deterministic,
             kv_memory_mb=kv_memory_mb,
             ledger=ledger,
+            watermark_key_file=watermark_key_file,
+            watermark_gamma=watermark_gamma,
+            watermark_delta=watermark_delta,
             public_prompts=public_prompts,
             register_url=register,
             tool_parser=tool_parser,

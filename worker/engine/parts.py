@@ -76,6 +76,10 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
     config = read_config(folder)
     device = choose_device(settings.device)
     is_gpu = gpu.is_gpu(torch.empty(0, device=device))
+    if is_gpu and settings.watermark is not None:
+        raise DeviceError(
+            "--watermark-key-file: workers on a GPU write no watermark; use --device cpu, or leave it out"
+        )
     dtype = target_dtype(settings.dtype, config, folder, is_gpu=is_gpu)
     if device == "cuda":
         check_memory(read_state(), _weight_bytes(config, dtype))
@@ -120,7 +124,7 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
         runner = Runner(
             model,
             lora,
-            Sampler(config.vocab_size, config.eos_token_ids),
+            Sampler(config.vocab_size, config.eos_token_ids, watermark=settings.watermark),
             num_blocks=num_blocks,
             max_model_len=max_model_len,
             is_deterministic=settings.is_deterministic,

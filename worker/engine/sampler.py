@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.sampling import forbid, greedy, penalize, sample
+from text.watermark import Watermark
 from worker.engine.forbidden import forbidden_ids
 from worker.engine.history import TokenHistory
 from worker.engine.randomness import uniform
@@ -33,9 +34,10 @@ class Sampler:
     """Sequences without a seed draw from a secret of this process and their order of arrival, so that a preempted one
     goes on as it began."""
 
-    def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], *, watermark: Watermark | None = None) -> None:
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(eos_token_ids)
+        self._watermark = watermark
         self._salt = secrets.randbits(64)
 
     def choose(self, logits: Tensor, sequences: list[Sequence], masks: Masks | None = None) -> list[Sampled | None]:
@@ -51,6 +53,8 @@ class Sampler:
             best, ids = greedy(logits)
             drawn = [i for i, sequence in enumerate(sequences) if _is_random(sequence.request.sampling)]
             if drawn:
+                if self._watermark is not None:
+                    self._mark(logits, drawn, sequences, self._watermark)
                 # Of all rows no copy is made.
                 rows = slice(None) if len(drawn) == len(sequences) else torch.tensor(drawn)
                 ids[rows] = self._draw(logits[rows], [sequences[i] for i in drawn])
@@ -73,6 +77,12 @@ class Sampler:
             min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32),
             uniform=torch.tensor([uniform_for(sequence, self._salt) for sequence in sequences], dtype=torch.float64),
         )
+
+    def _mark(self, logits: Tensor, rows: list[int], sequences: list[Sequence], watermark: Watermark) -> None:
+        """What the likeliest token is does not change: who asks for it gets it."""
+        vocab_size = logits.shape[1]
+        for row in rows:
+            logits[row] += torch.from_numpy(watermark.bias(sequences[row].token_ids[-1], vocab_size))
 
     def _adjust(self, logits: Tensor, sequences: list[Sequence]) -> None:
         """Penalties, biases, min_tokens and bad words, allowed tokens, in this order; each touches the logits it

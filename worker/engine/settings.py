@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from text.watermark import Watermark
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
@@ -21,6 +23,7 @@ class EngineSettings:
 
     device: auto, cpu or cuda; auto is the GPU where torch finds one. On a GPU the cache takes what memory is left after
     the weights, unless num_blocks is set. is_eager: decodes are launched one by one instead of as a graph.
+    watermark: of what is drawn, on a CPU alone.
     """
 
     model_path: Path
@@ -40,6 +43,7 @@ class EngineSettings:
     adapters: dict[str, Path] = field(default_factory=dict)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     is_eager: bool = False
+    watermark: Watermark | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_num_seqs <= self.max_batched_tokens:

@@ -14,6 +14,7 @@ from text.bundle import Bundle
 from text.folder import FolderError
 from text.reasoning import ReasoningFormat, detect_reasoning
 from text.tool_calls.formats import ToolFormat, detect_format
+from text.watermark import KeyFileError, Watermark, read_watermark
 from worker.engine.device import DeviceError
 from worker.engine.engine import Engine
 from worker.engine.settings import EngineSettings
@@ -136,4 +137,16 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         device=settings.device,
         is_eager=settings.eager,
         adapters={name: Path(path) for name, path in settings.adapters.items()},
+        watermark=_watermark(settings),
     )
+
+
+def _watermark(settings: WorkerSettings) -> Watermark | None:
+    if settings.watermark_key_file is None:
+        return None
+    try:
+        return read_watermark(
+            settings.watermark_key_file, gamma=settings.watermark_gamma, delta=settings.watermark_delta
+        )
+    except KeyFileError as error:
+        raise SettingsError(f"--watermark-key-file: {error}") from error
