@@ -13,14 +13,18 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.clock import utc_now
 from gateway.database import open_sessions
+from gateway.domain.audit.verification import verify
 from gateway.domain.invoices.models import InvoiceLine
 from gateway.domain.invoices.service import Calculation, Terms, add_draft, finalize, get_invoice, grant_credit
 from gateway.domain.keys.keyring import STALE_S, Keyring
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.service import bootstrap_admin_key, make_admin_key
+from gateway.domain.people.service import Admitted, begin_persons_visit, end_visits_at_provider, visiting_principal
+from gateway.domain.people.service import Terms as Visiting
 from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import create_tenant
-from gateway.http.errors import Unauthenticated, Unavailable
+from gateway.domain.visits.models import Visit
+from gateway.http.errors import Conflict, Unauthenticated, Unavailable
 from gateway.main import end_tasks
 from gateway.metering.windows import Window
 from gateway.peppers import Peppers
@@ -33,6 +37,7 @@ from tests.support.valkey import ValkeyProcess
 BINARIES = find_binaries()
 HEADER = f"Bearer {ADMIN_KEY}"
 OLD = uuid4()
+HOUR = timedelta(hours=1)
 
 
 needs_postgres = pytest.mark.skipif(
@@ -118,6 +123,46 @@ async def test_keys_with_limits_come_and_go_on_postgresql(tmp_path: Path, valkey
             rows = (await session.execute(text("SELECT name, revoked_at IS NULL FROM api_keys ORDER BY name"))).all()
         assert [tuple(row) for row in rows] == [("admin", True), ("k", False), ("old", True)]
         await asyncio.to_thread(migrate, url)
+
+
+@needs_postgres
+async def test_people_log_in_at_the_same_time_on_postgresql() -> None:
+    """As the same new person: each login is good for one visit."""
+    assert BINARIES is not None, "PostgreSQL is not installed"
+    peppers, now = Peppers("pepper-of-the-tests"), utc_now()
+    admitted = Admitted(
+        "https://id.example", "olga", "olga@example.com", ["platform-admin"], None, "sid", "an.id.token"
+    )
+    with running_postgres(BINARIES) as url:
+        await asyncio.to_thread(migrate, url)
+        async with open_sessions(url, peppers=peppers) as sessions:
+            await make_admin_key(sessions, name="admin", pepper=peppers.current, now=now)
+            visits = await asyncio.gather(
+                *(
+                    begin_persons_visit(
+                        sessions,
+                        admitted,
+                        Visiting(address="::1", browser="b", expires_at=now + HOUR, idle=HOUR),
+                        state=f"state-{number % 5}",
+                        until=now + HOUR,
+                        pepper=peppers.current,
+                        now=now,
+                    )
+                    for number in range(10)
+                ),
+                return_exceptions=True,
+            )
+            begun = [each for each in visits if isinstance(each, Visit)]
+            assert len(begun) == 5 and len([each for each in visits if isinstance(each, Conflict)]) == 5, visits
+            [person_id] = {each.person_id for each in begun if each.person_id is not None}
+            soon = now + HOUR / 2
+            principal = await visiting_principal(sessions, person_id, begun[0].id, now=soon)
+            assert principal is not None and principal.is_platform_admin
+            assert await visiting_principal(sessions, person_id, begun[1].id, now=now + 2 * HOUR) is None
+            ended = {"issuer": admitted.issuer, "subject": None, "provider_session": "sid"}
+            assert await end_visits_at_provider(sessions, **ended, until=now, now=now) == 5
+            assert await visiting_principal(sessions, person_id, begun[0].id, now=soon) is None
+            await verify(sessions, peppers=peppers)
 
 
 @needs_postgres

@@ -55,22 +55,17 @@ async def begin_persons_visit(
 ) -> Visit:
     """state: of the login, which is spent with this; until: when it would have ended. Raises Conflict for one that is
     spent, and Forbidden where the tenant is unknown or suspended."""
-    try:
-        async with sessions.begin() as session:
-            await session.execute(delete(SpentLogin).where(SpentLogin.expires_at <= now))
-            session.add(SpentLogin(state_hash=hashlib.sha256(state.encode()).digest(), expires_at=until))
-            await session.flush()
-            tenant = await _tenant(session, admitted.tenant)
-            person = await _person(session, admitted, tenant, now=now)
-            visit = _visit(person, admitted, terms, pepper=pepper, now=now)
-            await add_visit(session, visit, now=now)
-            principal = principal_of_person(person, tenant)
-            detail = {"scopes": list(admitted.scopes), "email": admitted.email}
-            await record(
-                session, principal, "person.login", object_id=person.id, tenant_id=tenant.id, now=now, detail=detail
-            )
-    except IntegrityError as error:
-        raise Conflict("this login was used already") from error
+    async with sessions.begin() as session:
+        await _spend(session, state, until=until, now=now)
+        tenant = await _tenant(session, admitted.tenant)
+        person = await _person(session, admitted, tenant, now=now)
+        visit = _visit(person, admitted, terms, pepper=pepper, now=now)
+        await add_visit(session, visit, now=now)
+        principal = principal_of_person(person, tenant)
+        detail = {"scopes": list(admitted.scopes)}
+        await record(
+            session, principal, "person.login", object_id=person.id, tenant_id=tenant.id, now=now, detail=detail
+        )
     return visit
 
 
@@ -137,6 +132,15 @@ def id_token_of(visit: Visit, *, peppers: Peppers) -> str | None:
     return opened.decode()
 
 
+async def _spend(session: AsyncSession, state: str, *, until: datetime, now: datetime) -> None:
+    await session.execute(delete(SpentLogin).where(SpentLogin.expires_at <= now))
+    try:
+        async with session.begin_nested():
+            session.add(SpentLogin(state_hash=hashlib.sha256(state.encode()).digest(), expires_at=until))
+    except IntegrityError as error:
+        raise Conflict("this login was used already") from error
+
+
 async def _tenant(session: AsyncSession, asked: str | None) -> Tenant:
     found = await session.scalar(_tenant_called(asked))
     if found is None:
@@ -163,12 +167,18 @@ def _tenant_called(asked: str | None) -> Select[Tenant]:
 
 async def _person(session: AsyncSession, admitted: Admitted, tenant: Tenant, *, now: datetime) -> Person:
     known = select(Person).where(Person.issuer == admitted.issuer, Person.subject == admitted.subject)
+    said = {"email": admitted.email, "tenant_id": tenant.id, "scopes": list(admitted.scopes), "logged_in_at": now}
     person = await session.scalar(known)
     if person is None:
-        person = Person(id=new_id(now), issuer=admitted.issuer, subject=admitted.subject)
-        session.add(person)
-    person.email, person.tenant_id, person.scopes = admitted.email, tenant.id, list(admitted.scopes)
-    person.logged_in_at = now
+        person = Person(id=new_id(now), issuer=admitted.issuer, subject=admitted.subject, **said)
+        try:
+            async with session.begin_nested():
+                session.add(person)
+        except IntegrityError:
+            # Two first logins at a time.
+            person = (await session.scalars(known)).one()
+    for name, value in said.items():
+        setattr(person, name, value)
     await session.flush()
     return person
 
