@@ -28,7 +28,7 @@ from gateway.erasure.work import end_batches, let_requests_end
 _log = logging.getLogger(__name__)
 
 ROUND_S = 1.0
-LEASE = timedelta(seconds=30)
+LEASE = timedelta(seconds=15)
 LOOK_AGAIN_EVERY = timedelta(hours=1)
 LATE = timedelta(days=30)
 """So long usage may still come from a gateway or a topic that was away."""

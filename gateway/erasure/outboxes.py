@@ -25,6 +25,8 @@ async def empty_outboxes(stores: Stores, subject: Subject) -> Counts:
         raise Waits("clickhouse", f"TIERGATE_CLICKHOUSE_URL is not set, so {num_waiting} usage events stay")
     if num_waiting:
         raise Waits("outbox", f"{num_waiting} usage events are to be delivered")
+    if stores.clickhouse_url is not None and await asyncio.to_thread(_count_counts, stores.data_dir, subject):
+        raise Waits("outbox", "counts of admissions are to be delivered")
     return {"events_set_aside": await asyncio.to_thread(_forget, stores.data_dir, subject)}
 
 
@@ -37,6 +39,18 @@ def count_events(data_dir: Path, tenant: str, user: str | None) -> int:
         return sum(int(journal.execute(query, values).fetchone()[0]) for query in queries)
 
     return sum(_from_each(data_dir, count))
+
+
+def _count_counts(data_dir: Path, subject: Subject) -> int:
+    """Of a tenant, which gateways tell every ten seconds."""
+    values = {"tenant": subject.tenant}
+
+    def count(journal: sqlite3.Connection) -> int:
+        untold = "SELECT count(*) FROM admissions WHERE tenant_id = :tenant AND told < num_admitted + num_closed"
+        unsent = "SELECT count(*) FROM counts WHERE instr(CAST(record AS TEXT), :tenant)"
+        return sum(int(journal.execute(query, values).fetchone()[0]) for query in (untold, unsent))
+
+    return sum(_from_each(data_dir, count)) if subject.user is None else 0
 
 
 def scrub_outboxes(data_dir: Path) -> int:
