@@ -38,6 +38,7 @@ from gateway.domain.peppers.standing import warn_of_missing
 from gateway.domain.tools.tool_book import ToolBook
 from gateway.domain.webhooks.delivery import WebhookSender
 from gateway.erasure.job import ErasureRunner
+from gateway.erasure.retention import Retention
 from gateway.erasure.subject import Stores
 from gateway.http.errors import GatewayError
 from gateway.http.outbound import Outbound
@@ -140,7 +141,8 @@ async def open_services(
             kind="ctx", noun="session", ttl_s=settings.session_ttl_s, max_number=settings.sessions_per_tenant
         )
         session_store = Store(session_redis, session_terms, meta=Meta, value=Conversation)
-        response_terms = replace(session_terms, kind="resp", noun="response")
+        response_ttl_s = settings.response_ttl_s or settings.session_ttl_s
+        response_terms = replace(session_terms, kind="resp", noun="response", ttl_s=response_ttl_s)
         response_store = Store(session_redis, response_terms, meta=ResponseMeta, value=StoredResponse)
         outbound = Outbound(allowed_private=settings.outbound_private_networks)
         stack.push_async_callback(outbound.close)
@@ -246,6 +248,12 @@ async def open_services(
         )
         batches = BatchRunner(sessions, execution, holder=incarnation)
         file_keeper = FileKeeper(sessions, files, holder=incarnation)
+        retention = Retention(
+            sessions,
+            audit_contents_days=settings.audit_contents_kept_days,
+            batches_days=settings.batches_kept_days,
+            holder=incarnation,
+        )
         erasures = ErasureRunner(erasure_stores, holder=incarnation, reload=services.reload)
         await fixed.check()
         await registry.refresh()
@@ -281,6 +289,7 @@ async def open_services(
                 batches.run_forever(),
                 file_keeper.tidy_forever(),
                 erasures.run_forever(),
+                retention.keep_forever(),
                 outbox.keep_forever(),
                 room.keep_forever(),
             ],

@@ -216,6 +216,12 @@ class GatewaySettings(OidcSettings, KafkaSettings):
     """How long a session stays after its last request."""
     session_max_bytes: int = Field(default=2**20, ge=1024, le=16 * 2**20)
     """Of a session's messages, as JSON; then the oldest turns leave."""
+    response_ttl_s: int | None = Field(default=None, ge=1, le=30 * 86_400)
+    """The same of responses that are kept; None: as sessions."""
+    audit_contents_kept_days: int | None = Field(default=None, ge=1)
+    """Then rows of the audit log stand without what they contain; None: for ever."""
+    batches_kept_days: int | None = Field(default=None, ge=1)
+    """After their end; None: for ever. Their files have their own terms."""
     sessions_per_tenant: int = Field(default=10_000, ge=1)
     """At a time."""
     cache_embedding_model: str | None = None
