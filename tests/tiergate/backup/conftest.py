@@ -4,7 +4,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.clickhouse import ClickHouseProcess, GivenClickHouse, any_clickhouse, own_database
+from tests.support.s3_fixtures import s3, s3_server
 from tests.support.valkey import ValkeyProcess
+
+__all__ = ["s3", "s3_server"]
 
 
 @pytest.fixture(scope="session")

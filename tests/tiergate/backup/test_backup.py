@@ -28,6 +28,7 @@ from tests.support.backups import (
     furnish,
     installation,
     loaded,
+    refused,
     tiergate,
     usage_rows,
 )
@@ -162,6 +163,8 @@ async def test_postgresql_takes_what_sqlite_had_and_the_other_way_round(
                     second = await take(
                         tmp_path / "second", **environment(moved / "gateway", TIERGATE_DATABASE_URL=one)
                     )
+                    busy = environment(tmp_path / "busy", TIERGATE_DATABASE_URL=one)
+                    assert "other connections" in await refused("restore", str(second), env=busy)
             assert len(load.answered) > len(before)
             await put_back(second, again / "gateway", two)
             await put_back(second, back / "gateway", "")

@@ -1,6 +1,7 @@
 """Restores that must not be, that come to nothing, or are killed: nothing half-done stays, and the next one works."""
 
 import asyncio
+import io
 import json
 import os
 import random
@@ -29,9 +30,10 @@ from migrations.run import migrate
 from tests.support.backups import PEPPER, environment, leftovers, refused, tiergate
 from tests.support.events import make_event
 from tests.support.gateways import DEADLINE_S, copy_database
-from tests.support.object_stores import CREDENTIALS
+from tests.support.object_stores import CREDENTIALS, S3Server
 from tests.support.platform import clean_environment
 from tests.tiergate.backup.test_archive import write_archive
+from tiergate.backup.outboxes import make_live, place_outbox
 from tiergate.backup.restoring import restore
 from tiergate.backup.taking import take_backup
 from tiergate.failure import Failure
@@ -40,14 +42,14 @@ NUM_EVENTS = 7
 CONTENT = random.Random(0).randbytes(100_000)
 
 
-async def settle(data_dir: Path) -> None:
+async def settle(data_dir: Path, *, store_url: str = "", content: bytes = CONTENT) -> None:
     """A small installation: a key, a file, and usage that waits."""
     await asyncio.to_thread(data_dir.mkdir, mode=0o700)
     await asyncio.to_thread(copy_database, data_dir / "tiergate.db")
     async with open_sessions(f"sqlite:///{data_dir}/tiergate.db", peppers=Peppers(PEPPER)) as sessions:
         key, _ = await make_admin_key(sessions, name="admin", pepper=PEPPER, now=utc_now())
-        store, file_id = FileStore(str(data_dir / "artifacts"), max_bytes=10**9), uuid4()
-        async with store.staging(_chunks(CONTENT)) as staged:
+        store, file_id = FileStore(store_url or str(data_dir / "artifacts"), max_bytes=10**9), uuid4()
+        async with store.staging(_chunks(content)) as staged:
             await store.publish(staged, file_id)
         async with sessions.begin() as session:
             file = StoredFile(id=file_id, tenant_id=key.tenant_id, purpose="batch", filename="f", created_at=utc_now())
@@ -228,6 +230,34 @@ async def test_what_fails_after_the_commit_is_finished_by_the_same_restore(tmp_p
     await check_restored(backup, new)
     assert "restored here already" in await why_not_restored(backup, new)
     check_whole(new)
+
+
+def test_outboxes_that_a_killed_restore_had_made_live_are_not_placed_twice(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        content = io.BytesIO(name.encode())
+        restoring_folder(tmp_path).mkdir(exist_ok=True)
+        assert place_outbox(tmp_path, f"outboxes/{name}.sqlite", content) == name
+    taken = tmp_path / "outbox" / "first"
+    taken.mkdir(parents=True)
+    make_live(tmp_path)
+    assert [folder.name for folder in list_folders(tmp_path)] == ["first", "second"]
+    assert list(taken.iterdir()) == [] and not restoring_folder(tmp_path).exists()
+    with pytest.raises(Failure):
+        place_outbox(tmp_path, "outboxes/../../out.sqlite", io.BytesIO())
+
+
+async def test_objects_go_from_one_s3_store_to_another(tmp_path: Path, s3: S3Server) -> None:
+    content = random.Random(1).randbytes(9 << 20)
+    one, two = s3.make_bucket(), s3.make_bucket()
+    await settle(tmp_path / "old", store_url=f"s3://{one}/kept", content=content)
+    env = environment(tmp_path / "old", TIERGATE_ARTIFACTS_URL=f"s3://{one}/kept")
+    assert (await tiergate("backup", str(tmp_path / "backup"), env=env)).code == 0
+    env = environment(tmp_path / "new", TIERGATE_ARTIFACTS_URL=f"s3://{two}/elsewhere")
+    done = await tiergate("restore", str(tmp_path / "backup"), env=env)
+    assert (done.code, done.err) == (0, ""), done
+    (path,) = s3.keys(two)
+    assert path == s3.keys(one)[0].replace("kept/", "elsewhere/")
+    assert s3.client.get_object(Bucket=two, Key=path)["Body"].read() == content
 
 
 async def test_one_of_an_older_version_is_brought_up_to_date(tmp_path: Path) -> None:
