@@ -1,13 +1,16 @@
 """${message}"""
 
-from alembic import op
 import sqlalchemy as sa
+from alembic import op
+
+from migrations.effects import Effects
 ${imports if imports else ""}
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 branch_labels = ${repr(branch_labels)}
 depends_on = ${repr(depends_on)}
+effects = Effects()
 
 
 def upgrade() -> None:

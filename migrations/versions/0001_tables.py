@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+effects = Effects()
 
 _AT = sa.DateTime(timezone=True)
 

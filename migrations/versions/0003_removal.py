@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("prices", "tenants"))
 
 _IS_LIVE = sa.text("deleted_at IS NULL")
 

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("prices",))
 
 _AT = sa.DateTime(timezone=True)
 

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0007"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
+effects = Effects()
 
 _AT = sa.DateTime(timezone=True)
 _IS_FINAL = "(SELECT status FROM invoices WHERE id = {row}.invoice_id) = 'final'"

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0008"
 down_revision = "0007"
 branch_labels = None
 depends_on = None
+effects = Effects()
 
 _AT = sa.DateTime(timezone=True)
 

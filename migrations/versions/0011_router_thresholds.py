@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0011"
 down_revision = "0008"
 branch_labels = None
 depends_on = None
+effects = Effects()
 
 _THRESHOLDS = (("free", 0.5, 0.25), ("pro", 0.4, 0.2), ("enterprise", 0.35, 0.15))
 

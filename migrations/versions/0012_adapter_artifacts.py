@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("adapter_variants",))
 
 _AT = sa.DateTime(timezone=True)
 _DIGEST_KEY = "fk_adapter_variants_digest_adapter_artifacts"

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0013"
 down_revision = "0012"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("tiers",))
 
 
 def upgrade() -> None:

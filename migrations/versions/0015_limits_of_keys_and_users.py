@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0015"
 down_revision = "0014"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("api_keys", "tenants", "tiers"), rewrites=("api_keys",))
 
 _AT = sa.DateTime(timezone=True)
 _JSON = sa.JSON(none_as_null=True)

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0016"
 down_revision = "0015"
 branch_labels = None
 depends_on = None
+effects = Effects()
 
 
 def upgrade() -> None:

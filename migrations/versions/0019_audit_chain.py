@@ -8,10 +8,18 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0019"
 down_revision = "0018"
 branch_labels = None
 depends_on = None
+effects = Effects(
+    old_gateways="serve without changes",
+    locks=("audit_log",),
+    rewrites=("audit_log",),
+    note="older gateways write audit rows without their place in the chain",
+)
 
 _CHUNK = 5000
 _INDEXED = ("at", "action", "object_id")

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0020"
 down_revision = "0019"
 branch_labels = None
 depends_on = None
+effects = Effects(note="whoever is logged in to the console logs in once more")
 
 _AT = sa.DateTime(timezone=True)
 

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0023"
 down_revision = "0021"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("audit_log",))
 
 _INVOICE = (
     *("id", "kind", "status", "number", "time_zone", "period_start", "period_end", "calculation_id", "calculated_at"),

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0026"
 down_revision = "0023"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("api_keys", "webhooks"))
 
 
 def upgrade() -> None:

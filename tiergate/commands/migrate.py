@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from tiergate.admin.options import AsJson
+from tiergate.commands.migration_plan import show_plan
 from tiergate.commands.options import LogFormat
 
 
@@ -12,6 +13,9 @@ def migrate(
         str | None,
         typer.Option(help="SQLAlchemy URL; default: TIERGATE_DATABASE_URL, else SQLite in the data directory."),
     ] = None,
+    is_plan: Annotated[
+        bool, typer.Option("--plan", help="Tell what would run and what it does to gateways that run; change nothing.")
+    ] = False,
     log_format: LogFormat = "text",
     as_json: AsJson = False,
 ) -> None:
@@ -23,6 +27,9 @@ def migrate(
 
     start_logging(log_format=log_format)
     settings = gateway_settings(None, **({"database_url": database_url} if database_url else {}))
+    if is_plan:
+        show_plan(settings.sql_url, as_json=as_json)
+        return
     try:
         make_private(settings.data_dir)
     except OSError as error:

@@ -1,0 +1,101 @@
+"""What migrating a database would do, found out without changing anything."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy import func, select, table, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.inspection import inspect
+
+from gateway.database import check_exists, make_engine
+from migrations.effects import Effects
+from migrations.run import alembic_config
+
+
+class UnknownRevision(Exception):
+    """The database was migrated by a newer version."""
+
+
+@dataclass(frozen=True)
+class Step:
+    revision: str
+    what: str
+    effects: Effects
+    rows: Mapping[str, int]
+    """Of the tables that it rewrites."""
+
+    @property
+    def is_additive(self) -> bool:
+        """Old gateways notice nothing, except that tables are locked for a moment."""
+        return self.effects.old_gateways == "serve" and not self.effects.rewrites
+
+    @property
+    def seconds(self) -> int:
+        """About; 0: less than a second."""
+        return sum(self.rows.values()) // self.effects.rows_per_s
+
+
+@dataclass(frozen=True)
+class Plan:
+    at: str | None
+    """None: an empty database, or none."""
+    steps: tuple[Step, ...]
+
+    @property
+    def seconds(self) -> int:
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """All revisions are one transaction: what one of them locks stays locked until the last has run."""
+        return tuple(sorted({name for step in self.steps for name in step.effects.locks}))
+
+
+def plan(database_url: str) -> Plan:
+    """Starts an event loop of its own: call it from plain threads only. Raises UnknownRevision."""
+    script = ScriptDirectory.from_config(alembic_config(database_url))
+    at, tables = asyncio.run(_look(database_url, script))
+    if at is not None and at not in {each.revision for each in script.walk_revisions()}:
+        raise UnknownRevision(f"the database is at revision {at}, which this version lacks: a newer one migrated it")
+    to_run = reversed(list(script.iterate_revisions("head", at or "base")))
+    return Plan(at, tuple(_step(each, tables) for each in to_run))
+
+
+def effects_of(script: Script) -> Effects:
+    effects = getattr(script.module, "effects", None)
+    assert isinstance(effects, Effects), f"revision {script.revision} declares no `effects = Effects(...)`"
+    return effects
+
+
+def _step(script: Script, tables: Mapping[str, int]) -> Step:
+    effects = effects_of(script)
+    rows = {name: tables.get(name, 0) for name in effects.rewrites}
+    return Step(script.revision, script.doc, effects, rows)
+
+
+async def _look(database_url: str, script: ScriptDirectory) -> tuple[str | None, dict[str, int]]:
+    """The revision, and how many rows the tables have that any revision rewrites."""
+    try:
+        check_exists(database_url)
+    except FileNotFoundError:
+        return None, {}
+    wanted = {name for each in script.walk_revisions() for name in effects_of(each).rewrites}
+    engine = make_engine(database_url)
+    try:
+        async with engine.connect() as connection:
+            there = set(await connection.run_sync(lambda plain: inspect(plain).get_table_names()))
+            at = await _revision(connection) if "alembic_version" in there else None
+            return at, {name: await _count(connection, name) for name in sorted(wanted & there)}
+    finally:
+        await engine.dispose()
+
+
+async def _revision(connection: AsyncConnection) -> str | None:
+    found: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+async def _count(connection: AsyncConnection, name: str) -> int:
+    return await connection.scalar(select(func.count()).select_from(table(name))) or 0
