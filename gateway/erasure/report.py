@@ -1,11 +1,11 @@
 """What was removed, where and when: a report whose SHA-256 is sealed under the pepper."""
 
 import hashlib
-import hmac
 import json
 from typing import Any
 
 from gateway.domain.erasures.models import Erasure
+from gateway.domain.erasures.seals import seal_of, sealed_with
 from gateway.peppers import Peppers
 
 
@@ -23,19 +23,13 @@ def report_of(erasure: Erasure) -> dict[str, Any]:
 
 def seal_report(erasure: Erasure, *, pepper: str) -> None:
     digest = _digest(erasure)
-    erasure.sha256, erasure.seal = digest.hex(), _seal(digest, pepper=pepper)
+    erasure.sha256, erasure.seal = digest.hex(), seal_of(digest, pepper=pepper)
 
 
 def is_as_sealed(erasure: Erasure, *, peppers: Peppers) -> bool:
     digest = _digest(erasure)
-    is_same = erasure.sha256 == digest.hex()
-    seal = erasure.seal or b""
-    return is_same and any(hmac.compare_digest(seal, _seal(digest, pepper=pepper)) for pepper in peppers.all)
+    return erasure.sha256 == digest.hex() and sealed_with(erasure.seal, digest, peppers=peppers) is not None
 
 
 def _digest(erasure: Erasure) -> bytes:
     return hashlib.sha256(json.dumps(report_of(erasure), sort_keys=True).encode()).digest()
-
-
-def _seal(digest: bytes, *, pepper: str) -> bytes:
-    return hmac.digest(pepper.encode(), b"erasure:" + digest, hashlib.sha256)

@@ -8,6 +8,8 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from gateway.database import Base
+from gateway.domain.erasures import names
+from gateway.domain.erasures.models import Erasure
 from gateway.domain.people import service as people
 from gateway.domain.sealing import CannotUnseal, unseal_with
 from gateway.domain.sessions import terms
@@ -54,6 +56,7 @@ SEALED = (
         bound_to=_bound_to_tool, also=(ServerTool.__table__.c.url,)
     ),
     _column("ID tokens", Visit, "id", "sealed_id_token", people.PURPOSE),
+    _column("erased users", Erasure, "id", "sealed_user", names.PURPOSE),
     _column("session keys", SessionPolicy, "tenant_id", "sealed_key", terms.PURPOSE),
 )
 

@@ -12,6 +12,7 @@ from gateway.domain.audit.chain import sealed_with
 from gateway.domain.audit.models import AuditHead
 from gateway.domain.audit.service import record
 from gateway.domain.peppers.origin import note_origin
+from gateway.domain.peppers.reports import move_reports
 from gateway.domain.peppers.sealed import SEALED, Found, SealedColumn, sealed_rows
 from gateway.domain.sealing import seal
 from gateway.peppers import Peppers
@@ -40,6 +41,8 @@ async def settle(
                     moved[each.name] += 1
                     on_progress(moved.total())
     async with sessions.begin() as session:
+        if num_reports := await move_reports(session, peppers):
+            moved["erasure reports"] += num_reports
         head = await session.scalar(select(AuditHead))
         sealed = None if head is None else sealed_with(head.seal, head.num_rows, head.hash, peppers=peppers)
         if moved or (sealed is not None and sealed != peppers.current):

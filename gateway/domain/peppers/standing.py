@@ -13,6 +13,7 @@ from gateway.database import Sessions
 from gateway.domain.audit.chain import sealed_with
 from gateway.domain.audit.models import AuditHead
 from gateway.domain.keys.models import ApiKey
+from gateway.domain.peppers.reports import pepper_of, sealed_reports
 from gateway.domain.peppers.sealed import SEALED, sealed_rows
 from gateway.domain.tenants.models import Tenant
 from gateway.peppers import Peppers, id_of
@@ -20,8 +21,8 @@ from gateway.peppers import Peppers, id_of
 Kind = Literal["current", "old", "upcoming", "unknown"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Standing = Mapping[str, Counter[Kind]]
-"""`API keys`, `webhooks`, `tools`, `session keys`, `audit log`."""
-KEYS, AUDIT = "API keys", "audit log"
+"""By KEYS, the names of SEALED, REPORTS and AUDIT."""
+KEYS, REPORTS, AUDIT = "API keys", "erasure reports", "audit log"
 _MAX_AT_START = 200
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ async def standing_of(
             counts[_kind(None if row.opened is None else row.opened[1], peppers)] += 1
             if max_sealed is not None and counts.total() >= max_sealed:
                 break
+    found[REPORTS] = Counter()
+    for erasure in await session.scalars(sealed_reports()):
+        found[REPORTS][_kind(pepper_of(erasure, peppers), peppers)] += 1
     found[AUDIT] = Counter()
     head = await session.scalar(select(AuditHead))
     if head is not None and head.seal is not None:

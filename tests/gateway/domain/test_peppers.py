@@ -1,11 +1,12 @@
 """A pepper is replaced: keys move when they are used, what is sealed in bulk, and nothing is lost on the way."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import select, update
@@ -14,15 +15,28 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from gateway.clock import utc_now
 from gateway.database import Sessions, open_sessions
 from gateway.domain.audit.verification import BrokenChain, verify
+from gateway.domain.erasures.models import Erasure
+from gateway.domain.erasures.names import seal_name, unseal_name
+from gateway.domain.erasures.seals import seal_of
 from gateway.domain.keys.keyring import Keyring
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.rehashing import Rehasher
 from gateway.domain.keys.service import make_admin_key, revoke_key, rotate_key
 from gateway.domain.people.service import Admitted, Terms, begin_persons_visit, id_token_of
 from gateway.domain.peppers.origin import note_origin
+from gateway.domain.peppers.reports import pepper_of
 from gateway.domain.peppers.sealed import SEALED
 from gateway.domain.peppers.settling import settle
-from gateway.domain.peppers.standing import AUDIT, KEYS, Standing, keys_to_move, missing_told, num_under, standing_of
+from gateway.domain.peppers.standing import (
+    AUDIT,
+    KEYS,
+    REPORTS,
+    Standing,
+    keys_to_move,
+    missing_told,
+    num_under,
+    standing_of,
+)
 from gateway.domain.principal import Principal
 from gateway.domain.sessions.models import SessionPolicy
 from gateway.domain.sessions.service import change_policy, terms_of
@@ -47,7 +61,7 @@ ANNOUNCED = Peppers(PEPPER, upcoming=NEW)
 SWITCHED = Peppers(NEW, old=(PEPPER,))
 AFTER = Peppers(NEW)
 NUM_TOOLS = 5
-ALL_SEALED = {"webhooks": 1, "tools": NUM_TOOLS, "ID tokens": 1, "session keys": 1}
+MOVED = {"webhooks": 1, "tools": NUM_TOOLS, "ID tokens": 1, "erased users": 1, "session keys": 1}
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
 
@@ -102,6 +116,23 @@ async def log_in(sessions: Sessions) -> None:
     await begin_persons_visit(sessions, admitted, terms, state="s", until=NOW, pepper=PEPPER, now=NOW)
 
 
+def erasure(tenant_id: UUID) -> Erasure:
+    """One that has a report, and still an end user's name."""
+    made_id = uuid4()
+    digest = hashlib.sha256(b"report").digest()
+    return Erasure(
+        id=made_id,
+        tenant_id=tenant_id,
+        sealed_user=seal_name("alice", erasure_id=made_id, pepper=PEPPER),
+        is_of_user=True,
+        created_at=NOW,
+        progress={},
+        steps=[],
+        sha256=digest.hex(),
+        seal=seal_of(digest, pepper=PEPPER),
+    )
+
+
 async def made_before(sessions: Sessions) -> Scene:
     _, key = await make_key(sessions, "admin")
     admin = await Keyring(sessions, peppers=BEFORE).authenticate_key(key)
@@ -121,6 +152,8 @@ async def made_before(sessions: Sessions) -> Scene:
             pepper=PEPPER,
             now=NOW,
         )
+    async with sessions.begin() as session:
+        session.add(erasure(tenant.id))
     secret, session_key = secret_of(webhook, peppers=BEFORE), terms.key(tenant.id, peppers=BEFORE)
     return Scene(key, admin, tenant.id, webhook.id, secret, session_key)
 
@@ -130,6 +163,10 @@ async def require_all(sessions: Sessions, scene: Scene, peppers: Peppers) -> Non
     async with sessions() as session:
         webhook = await session.get_one(Webhook, scene.webhook_id)
         assert secret_of(webhook, peppers=peppers) == scene.webhook_secret
+        report = (await session.scalars(select(Erasure))).one()
+        assert report.sealed_user is not None
+        assert unseal_name(report.sealed_user, erasure_id=report.id, peppers=peppers) == "alice"
+        assert pepper_of(report, peppers) is not None
         policy = await session.get_one(SessionPolicy, scene.tenant_id)
         assert terms_of(policy).key(scene.tenant_id, peppers=peppers) == scene.session_key
         for visit in await session.scalars(select(Visit)):
@@ -179,10 +216,7 @@ async def test_what_is_sealed_moves_at_once_and_stays_what_it_was(sessions: Sess
     await require_all(sessions, scene, SWITCHED)
     switched = under(sessions, SWITCHED)
     settled = await settle(switched, SWITCHED, now=NOW)
-    assert (
-        settled.moved == {"webhooks": 1, "tools": NUM_TOOLS, "ID tokens": 1, "session keys": 1}
-        and settled.unreadable == {}
-    )
+    assert settled.moved == MOVED | {"erasure reports": 1} and settled.unreadable == {}
     await require_all(sessions, scene, AFTER)
     assert (await settle(switched, SWITCHED, now=NOW)).moved == {}
 
@@ -200,19 +234,14 @@ async def test_settling_that_was_stopped_goes_on_where_it_was(sessions: Sessions
     with pytest.raises(Stopped):
         await settle(under(sessions, SWITCHED), SWITCHED, now=NOW, on_progress=stop)
     await require_all(sessions, scene, SWITCHED)
-    assert sum((await settle(under(sessions, SWITCHED), SWITCHED, now=NOW)).moved.values()) == NUM_TOOLS + 3 - 3
+    assert sum((await settle(under(sessions, SWITCHED), SWITCHED, now=NOW)).moved.values()) == NUM_TOOLS + 5 - 3
     await require_all(sessions, scene, AFTER)
 
 
 async def test_what_no_pepper_opens_is_told_and_left(sessions: Sessions) -> None:
     await made_before(sessions)
     found = await settle(under(sessions, AFTER), AFTER, now=NOW)
-    assert found.moved == {} and found.unreadable == {
-        "webhooks": 1,
-        "tools": NUM_TOOLS,
-        "ID tokens": 1,
-        "session keys": 1,
-    }
+    assert found.moved == {} and found.unreadable == MOVED
 
 
 async def test_the_audit_log_holds_across_the_rotation_whoever_writes(sessions: Sessions) -> None:
@@ -253,14 +282,16 @@ async def test_it_is_told_what_hangs_on_which_pepper_and_what_on_none_that_is_th
         "tools": {"old": NUM_TOOLS},
         "ID tokens": {"old": 1},
         "session keys": {"old": 1},
+        "erased users": {"old": 1},
+        REPORTS: {"old": 1},
         AUDIT: {"old": 1},
     }
-    assert num_under(found, "old") == NUM_TOOLS + 5 and num_under(await standing(sessions, BEFORE), "old") == 0
-    assert num_under(await standing(sessions, ANNOUNCED), "current") == NUM_TOOLS + 5
+    assert num_under(found, "old") == NUM_TOOLS + 7 and num_under(await standing(sessions, BEFORE), "old") == 0
+    assert num_under(await standing(sessions, ANNOUNCED), "current") == NUM_TOOLS + 7
     await move(sessions, await let_in(sessions, SWITCHED, scene.key))
     await settle(under(sessions, SWITCHED), SWITCHED, now=NOW)
-    assert num_under(await standing(sessions, AFTER), "current") == NUM_TOOLS + 5
-    assert num_under(await standing(sessions, ANNOUNCED), "upcoming") == NUM_TOOLS + 5
+    assert num_under(await standing(sessions, AFTER), "current") == NUM_TOOLS + 7
+    assert num_under(await standing(sessions, ANNOUNCED), "upcoming") == NUM_TOOLS + 7
     await make_key(sessions, "late")
     assert "1 API keys, 1 audit log" in missing_told(await standing(sessions, AFTER))
 
