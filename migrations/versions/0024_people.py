@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.effects import Effects
+
 revision = "0024"
 down_revision = "0027"
 branch_labels = None
 depends_on = None
+effects = Effects(locks=("audit_log", "console_visits"))
 
 _AT = sa.DateTime(timezone=True)
 
