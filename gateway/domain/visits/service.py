@@ -76,7 +76,9 @@ async def end_other_visits(sessions: Sessions, principal: Principal, own: UUID, 
     query = visits_of(principal.key_id, now=now).where(Visit.id != own)
     async with sessions.begin() as session:
         visits = list(await session.scalars(query))
-        await delete_visits(session, principal, visits, object_id=principal.key_id, now=now)
+        await delete_visits(
+            session, principal, visits, object_id=principal.key_id, tenant_id=principal.tenant_id, now=now
+        )
     return [visit.id for visit in visits]
 
 
@@ -87,7 +89,8 @@ async def end_any_visit(sessions: Sessions, principal: Principal, visit_id: UUID
         visit = await session.scalar(all_visits(now=now).where(Visit.id == visit_id))
         if visit is None:
             raise NotFound("there is no such visit; it may have ended")
-        await delete_visits(session, principal, [visit], object_id=visit.key_id or visit.person_id, now=now)
+        holder_id = visit.key_id or visit.person_id
+        await delete_visits(session, principal, [visit], object_id=holder_id, tenant_id=principal.tenant_id, now=now)
 
 
 async def end_all_visits(sessions: Sessions, principal: Principal, own: UUID, *, now: datetime) -> None:
@@ -95,11 +98,17 @@ async def end_all_visits(sessions: Sessions, principal: Principal, own: UUID, *,
     principal.require("platform-admin")
     async with sessions.begin() as session:
         visits = list(await session.scalars(all_visits(now=now).where(Visit.id != own)))
-        await delete_visits(session, principal, visits, object_id="all", now=now)
+        await delete_visits(session, principal, visits, object_id="all", tenant_id=principal.tenant_id, now=now)
 
 
 async def delete_visits(
-    session: AsyncSession, principal: Principal | None, visits: Sequence[Visit], *, object_id: object, now: datetime
+    session: AsyncSession,
+    principal: Principal | None,
+    visits: Sequence[Visit],
+    *,
+    object_id: object,
+    tenant_id: UUID | None,
+    now: datetime,
 ) -> None:
     """None: the identity provider ends them."""
     for visit in visits:
@@ -110,7 +119,7 @@ async def delete_visits(
             principal,
             "visit.end",
             object_id=object_id,
-            tenant_id=principal.tenant_id if principal else None,
+            tenant_id=tenant_id,
             now=now,
             detail={"num_visits": len(visits)} | ({} if principal else {"by": "identity provider"}),
         )
