@@ -24,6 +24,7 @@ NEAREST_OF = 256
 _THREAD_BYTES = 64 * 1024
 """More than this is compressed in a thread."""
 _SCAN = 1000
+KINDS = ("cache", "near")
 
 
 class AnswerCache:
@@ -33,7 +34,7 @@ class AnswerCache:
         self._is_away = is_away
 
     async def get(self, tenant: str, name: str) -> CachedAnswer | None:
-        key = f"{_prefix(tenant)}cache:{name}"
+        key = f"{prefix_of(tenant)}cache:{name}"
         found = await self._ask("GET", key)
         if not isinstance(found, bytes):
             return None
@@ -45,7 +46,7 @@ class AnswerCache:
         num_bytes = sum(map(len, answer.parts))
         if num_bytes > MAX_ANSWER_BYTES:
             return
-        key, kept = f"{_prefix(tenant)}cache:{name}", KeptAnswer(200, {}, encode_answer(answer))
+        key, kept = f"{prefix_of(tenant)}cache:{name}", KeptAnswer(200, {}, encode_answer(answer))
         if num_bytes > _THREAD_BYTES:
             sealed = await asyncio.to_thread(self._seal.seal, kept, name=key)
         else:
@@ -54,14 +55,14 @@ class AnswerCache:
 
     async def near(self, tenant: str, bucket: str) -> list[tuple[str, bytes]]:
         """Names of answers, and the vectors that they stand at."""
-        key = f"{_prefix(tenant)}near:{bucket}"
+        key = f"{prefix_of(tenant)}near:{bucket}"
         found = await self._ask("LRANGE", key, 0, NEAREST_OF - 1)
         sealed = found if isinstance(found, list) else ()
         opened = [self._seal.open(each, name=key) for each in sealed if isinstance(each, bytes)]
         return [(kept.headers["name"], kept.body) for kept in opened if kept is not None]
 
     async def put_near(self, tenant: str, bucket: str, name: str, vector: bytes, *, ttl_s: int) -> None:
-        key = f"{_prefix(tenant)}near:{bucket}"
+        key = f"{prefix_of(tenant)}near:{bucket}"
         sealed = self._seal.seal(KeptAnswer(200, {"name": name}, vector), name=key)
         await self._ask("LPUSH", key, sealed)
         await self._ask("LTRIM", key, 0, NEAREST_OF - 1)
@@ -71,10 +72,10 @@ class AnswerCache:
         """Forget all of the tenant's; how many answers. Raises what AWAY names."""
         num_answers, cursor = 0, b"0"
         while True:
-            found = await self._redis.execute("SCAN", cursor, "MATCH", f"{_prefix(tenant)}*", "COUNT", _SCAN)
+            found = await self._redis.execute("SCAN", cursor, "MATCH", f"{prefix_of(tenant)}*", "COUNT", _SCAN)
             assert isinstance(found, list) and isinstance(found[0], bytes) and isinstance(found[1], list)
-            ours = [key for key in found[1] if isinstance(key, bytes) and _kind(key) in (b"cache", b"near")]
-            num_answers += sum(_kind(key) == b"cache" for key in ours)
+            ours = [key for key in found[1] if isinstance(key, bytes) and _kind(key) in KINDS]
+            num_answers += sum(_kind(key) == "cache" for key in ours)
             if ours:
                 await self._redis.execute("UNLINK", *ours)
             cursor = found[0]
@@ -91,9 +92,9 @@ class AnswerCache:
             return None
 
 
-def _prefix(tenant: str) -> str:
+def prefix_of(tenant: str) -> str:
     return f"tiergate:{{{tenant}}}:"
 
 
-def _kind(key: bytes) -> bytes:
-    return key.split(b":", 3)[2]
+def _kind(key: bytes) -> str:
+    return key.split(b":", 3)[2].decode()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import ResponseError
 
+from gateway.answer_cache.store import KINDS, prefix_of
 from gateway.domain.sessions.models import SessionPolicy
 from gateway.domain.sessions.service import terms_of
 from gateway.erasure.subject import Counts, Stores, Subject, Waits
@@ -45,7 +46,7 @@ async def forget_keys(stores: Stores, subject: Subject) -> Counts:
     try:
         if subject.user is not None:
             name = scope_key(subject.tenant, key_part(f"user:{subject.user}"))
-            return {"limits": int(await stores.redis.unlink(name))}
+            return {"limits": int(await stores.redis.unlink(name)), "answers": await _forget_answers(stores, subject)}
         counts: Counter[str] = Counter()
         keys = await keys_of(stores, subject)
         for start in range(0, len(keys), _AT_ONCE):
@@ -57,6 +58,16 @@ async def forget_keys(stores: Stores, subject: Subject) -> Counts:
         return dict(counts)
     except AWAY as error:
         raise Waits("redis", str(error) or type(error).__name__) from error
+
+
+async def _forget_answers(stores: Stores, subject: Subject) -> int:
+    """All of the tenant's that are kept to be given again: they do not tell who asked."""
+    num_keys = 0
+    for kind in KINDS:
+        keys = [key async for key in stores.redis.scan_iter(match=f"{prefix_of(subject.tenant)}{kind}:*", count=1000)]
+        for start in range(0, len(keys), _AT_ONCE):
+            num_keys += int(await stores.redis.unlink(*keys[start : start + _AT_ONCE]))
+    return num_keys
 
 
 async def keys_of(stores: Stores, subject: Subject) -> list[bytes]:

@@ -162,6 +162,8 @@ async def carry_out(
     accounts = Accounts(exchange.usage or services.outbox, services.limiter, services.metrics, record)
     try:
         accounts.open()
+        if caching is not None:
+            caching.tell(exchange)
         if caching is not None and caching.found is not None:
             await give_again(caching.found, exchange, record, accounts)
         else:

@@ -50,6 +50,11 @@ class Caching:
         name = nearest(vector, await cache.near(tenant, bucket), min_similarity=self.terms.min_similarity)
         self.found = None if name is None else await cache.get(tenant, name)
 
+    def tell(self, exchange: Exchange) -> None:
+        """Once the request is admitted: a refusal has nothing of it."""
+        result = exchange.extra_headers[RESULT] = "miss" if self.found is None else "hit"
+        self.services.metrics.cached_answers.add((result, self.accepted.tier.name))
+
     async def put(self, answer: CachedAnswer) -> None:
         cache, tenant = self.services.answer_cache, self.accepted.principal.tenant_text
         await cache.put(tenant, self.name, answer, ttl_s=self.terms.ttl_s)
@@ -69,8 +74,6 @@ async def caching_of(
     caching = Caching(services, generation, use.terms, exact_name(generation, measured))
     if use.is_read:
         await caching.look(measured, run)
-    exchange.extra_headers[RESULT] = "miss" if caching.found is None else "hit"
-    services.metrics.cached_answers.add((exchange.extra_headers[RESULT], accepted.tier.name))
     return caching
 
 

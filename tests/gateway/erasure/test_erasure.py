@@ -11,7 +11,7 @@ from gateway.domain.audit.verification import verify
 from gateway.services import Services
 from migrations.run import migrate
 from tests.gateway.domain.conftest import postgres_url
-from tests.gateway.erasure.scenes import Scene, digests_in, finished, make_customer, running_scene, sweep
+from tests.gateway.erasure.scenes import Customer, Scene, digests_in, finished, make_customer, running_scene, sweep
 from tests.support.valkey import ValkeyProcess
 from tests.support.workers import WorkerProcess
 
@@ -101,6 +101,17 @@ async def test_nothing_of_an_erased_tenant_is_found_in_any_store(
     assert not seen["is_clean"] and seen["found"]["database.tenants"] == 1
 
 
+async def keep_an_answer(scene: Scene, tenant: Customer) -> None:
+    """In the cache, of a request of the end user's."""
+    policy = f"/tenants/{tenant.tenant_id}/cache"
+    asked = {"model": scene.worker.model_id, "prompt": "Hi", "max_tokens": 1, "user": USER, "temperature": 0}
+    chosen = await scene.gateway.admin.patch(policy, json={"mode": "exact", "is_default": True})
+    assert chosen.status_code == 200, chosen.text
+    async with scene.gateway.client(tenant.key) as client:
+        assert (await client.post("/completions", json=asked)).headers["x-tiergate-cache"] == "miss"
+    assert (await scene.gateway.admin.patch(policy, json={"mode": "off"})).status_code == 200
+
+
 @pytest.mark.long
 async def test_of_an_erased_end_user_nothing_is_found_and_others_keep_theirs(
     scene: Scene, redis: "Redis", caplog: pytest.LogCaptureFixture
@@ -110,6 +121,9 @@ async def test_of_an_erased_end_user_nothing_is_found_and_others_keep_theirs(
     tenant = await make_customer(scene, HOUSE, users=(USER, SECOND))
     assert {"table end_users", "clickhouse usage_events"} <= await scene.found(USER, redis=redis)
     totals = await asyncio.to_thread(scene.totals)
+    await keep_an_answer(scene, tenant)
+    kept = [key async for key in redis.scan_iter(match=f"*{{{tenant.tenant_id}}}:cache:*")]
+    assert len(kept) == 1
     draft = {"tenant_id": tenant.tenant_id, "user_id": USER}
     async with gateway.client(tenant.admin_key) as admin:
         admin.base_url = f"{gateway.origin}/admin/v1"
@@ -125,9 +139,10 @@ async def test_of_an_erased_end_user_nothing_is_found_and_others_keep_theirs(
         erasure = await finished(admin, made.json()["id"])
     assert await scene.found(USER, redis=redis, logs=caplog.text) == set()
     assert {"table end_users", "clickhouse usage_events"} <= await scene.found(SECOND, redis=redis)
+    assert not await redis.exists(*kept)
     after = await asyncio.to_thread(scene.totals)
-    # As many users as before, and all that was used; one request more.
-    assert after[0][0] == totals[0][0] + 1 and after[3][1] == totals[3][1]
+    # As many users as before, and all that was used; two requests more.
+    assert after[0][0] == totals[0][0] + 2 and after[3][1] == totals[3][1]
     async with gateway.client(tenant.key) as client:
         assert [each["id"] for each in (await client.get("/sessions")).json()["data"]] == [f"{SECOND}-session"]
         assert (await client.get(f"/files/{tenant.file_id}/content")).status_code == 200

@@ -228,3 +228,13 @@ async def test_semantic_needs_a_model_that_compares(tmp_path: Path, valkey: Valk
         tenant = await gateway.post("/tenants", {"name": "t", "tier": "free"})
         refused = await gateway.admin.patch(f"/tenants/{tenant['id']}/cache", json={"mode": "semantic"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "mode")
+
+
+async def test_a_refusal_has_nothing_of_the_cache(gateway: Gateway) -> None:
+    key, tenant_id = await customer(gateway, **EXACT)
+    async with gateway.client(key) as client:
+        assert await outcomes(client, ({}, {}), ({}, {})) == ["miss", "hit"]
+        limits = {"limits": {"requests_per_minute": 1}}
+        assert (await gateway.admin.patch(f"/tenants/{tenant_id}", json=limits)).is_success
+        refused = await client.post(PATH, json=BODY)
+    assert (refused.status_code, refused.headers.get("x-tiergate-cache")) == (429, None)
