@@ -14,6 +14,7 @@ from gateway.admin.answer_caching import router as answer_caching_router
 from gateway.admin.audit import router as audit_router
 from gateway.admin.billing_accounts import router as billing_accounts_router
 from gateway.admin.erasures import router as erasures_router
+from gateway.admin.guardrails import router as guardrails_router
 from gateway.admin.idempotent_posts import IdempotentPosts
 from gateway.admin.invoices import credits_router
 from gateway.admin.invoices import router as invoices_router
@@ -152,6 +153,7 @@ def _admin_router() -> APIRouter:
         credits_router,
         billing_accounts_router,
         tools_router,
+        guardrails_router,
         webhooks_router,
         workers_router,
         admin_usage_router,

@@ -18,6 +18,10 @@ _QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 _TOOL_BUCKETS_S = (2.5, 5, 10, 20, 60)
+_GUARDRAIL_BUCKETS_S = (*_OVERHEAD_BUCKETS_S[2:], 2.5, 5, 10, 30)
+TENANTS_OWN = "(tenant's own)"
+"""One name for all of their tools and guardrails: what tenants call them is nobody else's business, and without
+bound."""
 PRIORITY_CLASSES = ("enterprise", "pro", "free", "batch", "unknown")
 """By priority; the last are requests whose key was not looked up yet, so that even enterprise may be among them."""
 _SERVED_BY = ("pool", "model", "tier")
@@ -136,6 +140,27 @@ class Metrics:
         self.dropped_audit_entries = self._tally(
             "tiergate_audit_entries_dropped", "Of tool calls, while the database was away for long", ()
         )
+        self.guardrail_checks = self._tally(
+            "tiergate_guardrail_checks",
+            "Checks by guardrails, by their outcome: passed, blocked or failed; tenants' own guardrails are one",
+            ("guardrail", "side", "outcome"),
+        )
+        self.guardrail_failures = self._tally(
+            "tiergate_guardrail_failures",
+            "Checks that failed, by why, and whether the text passed (open) or was refused (closed)",
+            ("guardrail", "reason", "on_failure"),
+        )
+        self._guardrail = Distribution(
+            "tiergate_guardrail_check_seconds", "What a check took", ("guardrail",), bounds=_GUARDRAIL_BUCKETS_S
+        )
+        self._registry.register(self._guardrail)
+        self._hold = Distribution(
+            "tiergate_guardrail_hold_seconds",
+            "From an answer's first text to the first that its client is sent: what guardrails add to its first token",
+            (),
+            bounds=_GUARDRAIL_BUCKETS_S,
+        )
+        self._registry.register(self._hold)
         self.num_in_flight = 0
         self._gauge("tiergate_requests_in_flight", "Requests under way").set_function(lambda: self.num_in_flight)
         self.num_connections: Callable[[], int] = lambda: 0
@@ -253,6 +278,13 @@ class Metrics:
     def count_tool_call(self, tool: str, status: str, seconds: float) -> None:
         self.tool_calls.add((tool, status))
         self._tool.observe((tool,), seconds)
+
+    def count_guardrail_check(self, guardrail: str, side: str, outcome: str, seconds: float) -> None:
+        self.guardrail_checks.add((guardrail, side, outcome))
+        self._guardrail.observe((guardrail,), seconds)
+
+    def observe_hold(self, seconds: float) -> None:
+        self._hold.observe((), seconds)
 
     def show(self, name: str, documentation: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
         """A counter that somebody else keeps, by the values of `label`."""

@@ -40,6 +40,7 @@ from gateway.domain.webhooks.delivery import WebhookSender
 from gateway.erasure.job import ErasureRunner
 from gateway.erasure.retention import Retention
 from gateway.erasure.subject import Stores
+from gateway.guardrails.checking import MAX_CHECKS, Guard
 from gateway.http.errors import GatewayError
 from gateway.http.outbound import Outbound
 from gateway.idempotency.store import AnswerStore
@@ -151,6 +152,8 @@ async def open_services(
             stack.push_async_callback(oidc.close)
         tool_outbound = Outbound(allowed_private=settings.outbound_private_networks if settings.tool_hosts else ())
         stack.push_async_callback(tool_outbound.close)
+        guardrail_outbound = Outbound(allowed_private=settings.outbound_private_networks, max_connections=MAX_CHECKS)
+        stack.push_async_callback(guardrail_outbound.close)
         webhooks = WebhookSender(sessions, outbound, peppers=peppers, holder=incarnation)
         alerts = BudgetAlerts(sessions, catalog, ledger, holder=incarnation)
         workers = await stack.enter_async_context(WorkerClient(settings))
@@ -224,6 +227,7 @@ async def open_services(
             tool_book=ToolBook(sessions),
             tools=tools,
             erasure_stores=erasure_stores,
+            guard=Guard(guardrail_outbound, metrics, peppers=peppers),
             session_store=session_store,
             response_store=response_store,
             summaries=SummaryQueue(),

@@ -21,6 +21,7 @@ from gateway.domain.notices import Notices
 from gateway.domain.principal import SEES_SPENDING, Principal
 from gateway.domain.tools.tool_book import ToolBook
 from gateway.erasure.subject import Stores
+from gateway.guardrails.checking import Guard
 from gateway.http.outbound import Outbound
 from gateway.idempotency.store import AnswerStore
 from gateway.limits.limiter import Limiter
@@ -92,6 +93,7 @@ class Services:
     tool_book: ToolBook
     tools: ToolCaller
     erasure_stores: Stores
+    guard: Guard
     session_store: Store[Meta, Conversation]
     response_store: Store[ResponseMeta, StoredResponse]
     summaries: SummaryQueue

@@ -6,7 +6,7 @@ import msgspec
 
 from protocol.messages import FunctionCall, ToolCall
 
-FinishReason = Literal["stop", "length", "tool_calls", "function_call", "abort", "error"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"]
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):

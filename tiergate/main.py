@@ -10,6 +10,7 @@ from tiergate.admin import (
     adapters,
     audit,
     erase,
+    guardrails,
     invoices,
     keys,
     login,
@@ -84,6 +85,7 @@ def make_app() -> typer.Typer:
         prices.app,
         invoices.app,
         tools.app,
+        guardrails.app,
         audit.app,
     ):
         app.add_typer(group, rich_help_panel="Administer a running platform")

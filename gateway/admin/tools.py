@@ -41,7 +41,7 @@ def _not_ours(header: str) -> str:
     return header
 
 
-def _sendable(secret: SecretStr) -> SecretStr:
+def sendable(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value()
     if not text.isascii() or not text.isprintable() or text != text.strip():
         raise ValueError("must be printable ASCII, without spaces around it")
@@ -54,7 +54,7 @@ class CredentialDraft(Draft):
     header: Annotated[
         str, Field(max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"), AfterValidator(_not_ours)
     ] = "Authorization"
-    secret: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_sendable)]
+    secret: Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(sendable)]
 
 
 def _readable(text: str) -> str:

@@ -18,6 +18,8 @@ from gateway.domain.adapters.models import Adapter
 from gateway.domain.answer_caching.models import CachePolicy
 from gateway.domain.answer_caching.terms import CacheTerms
 from gateway.domain.erasures.service import leaving_users
+from gateway.domain.guardrails.models import Guardrail
+from gateway.domain.guardrails.terms import GuardrailsByTenant, GuardrailTerms
 from gateway.domain.limits import LimitScope, ScopeLimits, scope_limits
 from gateway.domain.models.models import Model
 from gateway.domain.prices.models import Discount, Price, Surcharge
@@ -122,6 +124,8 @@ class Catalog:
     """The same."""
     leaving_users: frozenset[tuple[UUID, str]] = frozenset()
     """End users who are being erased, with their tenants."""
+    guardrails: GuardrailsByTenant = field(default_factory=dict)
+    """Those that are enabled, by owner; None: everybody's."""
 
     def tier_of(self, principal: Principal) -> TierTerms:
         """With the limits that tenant and key have in place of the tier's. Raises Forbidden for one that is gone."""
@@ -148,6 +152,9 @@ class Catalog:
         own = self.tenants.get(principal.tenant_text) if user_id else None
         scope = None if own is None or user_id is None else own.user_scope(user_id)
         return principal.limit_scopes if scope is None else (*principal.limit_scopes, scope)
+
+    def guardrails_of(self, tenant_id: UUID) -> tuple[GuardrailTerms, ...]:
+        return (*self.guardrails.get(None, ()), *self.guardrails.get(tenant_id, ()))
 
     def adapter_of(self, tenant_id: UUID, name: str) -> AdapterTerms | None:
         """The tenant's own adapter of this name, else the public one."""
@@ -196,6 +203,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
         adapters = [_adapter_terms(row) for row in await session.scalars(_ADAPTERS)]
         policies = {row.tenant_id: _terms(SessionTerms, row) for row in await session.scalars(select(SessionPolicy))}
         caches = {row.tenant_id: _terms(CacheTerms, row) for row in await session.scalars(select(CachePolicy))}
+        guardrails = await _read_guardrails(session)
         prices = await read_price_book(session)
         tenants = await _read_tenants(session, {tier.name: tier for tier in tiers})
         leaving = await leaving_users(session)
@@ -208,6 +216,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
         session_terms=policies,
         cache_terms=caches,
         leaving_users=leaving,
+        guardrails=guardrails,
     )
 
 
@@ -226,6 +235,13 @@ async def _read_tenants(session: AsyncSession, tiers: Mapping[str, TierTerms]) -
             user_limits=scope_limits(common),
             users={name: scope_limits({**common, **own}) for name, own in users.get(tenant.id, {}).items()},
         )
+    return found
+
+
+async def _read_guardrails(session: AsyncSession) -> GuardrailsByTenant:
+    found: dict[UUID | None, list[GuardrailTerms]] = {}
+    for row in await session.scalars(select(Guardrail).where(Guardrail.is_enabled).order_by(Guardrail.name)):
+        found.setdefault(row.tenant_id, []).append(_terms(GuardrailTerms, row))
     return found
 
 

@@ -7,6 +7,7 @@ from gateway.domain.audit.models import AuditEntry, AuditHead
 from gateway.domain.batches.models import Batch, BatchResult
 from gateway.domain.erasures.models import Erasure
 from gateway.domain.files.models import StoredFile
+from gateway.domain.guardrails.models import Guardrail
 from gateway.domain.invoices.models import BillingAccount, CreditEntry, Invoice, InvoiceLine
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.locks import Lock
@@ -37,6 +38,7 @@ __all__ = [
     "Discount",
     "EndUser",
     "Erasure",
+    "Guardrail",
     "Invoice",
     "InvoiceLine",
     "Lease",

@@ -52,6 +52,7 @@ ANSWER_HEADERS = {
     "x-tiergate-complexity": "0 to 1, as the router scored the prompt; not where the request names its model",
     "x-tiergate-limiter": "`local` while Redis is away",
     "x-tiergate-tool-rounds": "how many rounds a whole answer with `server_tools` took",
+    "x-tiergate-guardrail": "`skipped` where a guardrail that fails open could not check",
     "x-tiergate-session-messages": "how many messages of the session stand before the request's own",
     "x-ratelimit-limit-requests": "requests a minute",
     "x-ratelimit-remaining-requests": "requests left in this window",

@@ -1,4 +1,5 @@
-"""The one HTTP client for addresses that somebody else gives: webhooks and tools of tenants, identity providers.
+"""The one HTTP client for addresses that somebody else gives: webhooks, tools and guardrails of tenants,
+identity providers.
 
 The address is checked where the socket is made for it: a name that means something else a moment later is checked as
 what it means then. No redirects, no proxies, no cookies, no connection is used twice; time and size are bounded.
@@ -21,6 +22,8 @@ from gateway.http.resolver import ApartResolver
 CONNECT_S = 5.0
 TOTAL_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
+MAX_CONNECTIONS = 100
+"""At once; who comes then waits, in its own time."""
 MAX_URL_CHARS = 2000
 _REFUSED_WORDS = "its address is not a public one"
 
@@ -56,10 +59,12 @@ class Outbound:
         allowed_private: Networks = (),
         total_s: float = TOTAL_S,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        max_connections: int = MAX_CONNECTIONS,
         resolver: AbstractResolver | None = None,
     ) -> None:
         self._allowed_private = allowed_private
         self._max_answer_bytes = max_answer_bytes
+        self._max_connections = max_connections
         self._resolver = resolver or ApartResolver()
         self._timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         self._session: aiohttp.ClientSession | None = None
@@ -133,6 +138,7 @@ class Outbound:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
+                limit=self._max_connections,
                 force_close=True,
                 use_dns_cache=False,
                 resolver=self._resolver,

@@ -19,6 +19,7 @@ from gateway.inference.admit import admit
 from gateway.inference.cached.step import Caching, Keeper, caching_of, give_again
 from gateway.inference.embeddings.handler import EMBEDDING
 from gateway.inference.exchange import ClientGone, Exchange
+from gateway.inference.guardrails.step import send_guarded
 from gateway.inference.measure import Measured, measure
 from gateway.inference.operation import Operation
 from gateway.inference.replay import IDEMPOTENCY_KEY, answered_before
@@ -153,24 +154,32 @@ async def carry_out(
     operation: Operation[Any],
     caching: Caching | None = None,
 ) -> UsageRecord:
-    """Admit, open, route and stream; close and settle before the last byte, whatever happens."""
+    """Admit, open, check, route and stream; close and settle before the last byte, whatever happens."""
     reservation = await admit(services, accepted, measured)
     exchange.is_admitted = True
     exchange.extra_headers |= reservation.standing.headers(accepted.tier)
     record = UsageRecord(accepted, measured, reservation)
     record.trace = exchange.trace
     accounts = Accounts(exchange.usage or services.outbox, services.limiter, services.metrics, record)
+
+    async def send(taker: Exchange) -> None:
+        """The answer, to the client or to who checks it first."""
+        if caching is not None and caching.found is not None:
+            await give_again(caching.found, taker, record, accounts)
+        else:
+            attempt = operation.make_attempt(services, taker, record, accounts)
+            await send_somewhere(services, taker, record, attempt)
+
     try:
         accounts.open()
         if caching is not None:
             caching.tell(exchange)
-        if caching is not None and caching.found is not None:
-            await give_again(caching.found, exchange, record, accounts)
+        if caching is not None and caching.found is None:
+            exchange.listeners.append(Keeper(caching, exchange, record))
+        if accepted.catalog.guardrails:
+            await send_guarded(services, exchange, record, accounts, send)
         else:
-            if caching is not None:
-                exchange.listeners.append(Keeper(caching, exchange, record))
-            attempt = operation.make_attempt(services, exchange, record, accounts)
-            await send_somewhere(services, exchange, record, attempt)
+            await send(exchange)
     except Exception as error:
         record.note_error(error)
         with contextlib.suppress(NotDurable):

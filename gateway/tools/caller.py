@@ -13,7 +13,7 @@ from gateway.domain.tools.schemas import problem_with
 from gateway.domain.tools.sealing import CannotUnseal, unseal
 from gateway.http.errors import InvalidRequest
 from gateway.http.outbound import Outbound, OutboundFailed
-from gateway.metrics import Metrics
+from gateway.metrics import TENANTS_OWN, Metrics
 from gateway.peppers import Peppers
 from gateway.tools.calls import ToolCall, ToolResult, failure
 from gateway.tools.trail import AuditTrail
@@ -22,8 +22,6 @@ MAX_ARGUMENT_BYTES = 64 * 1024
 MAX_CALLS = 512
 """Under way in this process; a call beyond it is told so, since gateways hold no queues."""
 MAX_CALLS_OF_TENANT = 32
-TENANTS_OWN = "(tenant's own)"
-"""The metrics' name for all of them: what tenants call their tools is nobody else's business, and without bound."""
 
 
 class ToolCaller:

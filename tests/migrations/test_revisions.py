@@ -216,3 +216,18 @@ def test_revision_19_takes_old_audit_rows_into_the_chain_both_ways(tmp_path: Pat
 async def _verify(url: str, since: Anchor) -> None:
     async with open_sessions(url) as sessions:
         await verify(sessions, peppers=Peppers("pepper-of-the-tests"), since=since)
+
+
+def test_revision_25_comes_and_goes_with_guardrails_in_it(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
+    migrate(url)
+    command.check(alembic_config(url))
+    with closing(sqlite3.connect(tmp_path / "db.sqlite")) as file:
+        file.executescript("""
+            INSERT INTO guardrails VALUES ('g', NULL, 'words', 'https://example.com/', NULL, NULL, 'both', '[]', 2000,
+                'closed', 500, 1, '2026-01-01', '2026-01-01', 1);
+        """)
+        command.downgrade(alembic_config(url), "0024")
+        assert file.execute("SELECT name FROM sqlite_master WHERE name LIKE '%guardrails%'").fetchall() == []
+        migrate(url)
+        assert file.execute("SELECT count(*) FROM guardrails").fetchone() == (0,)

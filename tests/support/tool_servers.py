@@ -98,6 +98,8 @@ class HostileServer:
         elif kind == "promised":
             await self._send(writer, head(content_length=50) + b'{"a": ')
             await asyncio.sleep(3600)
+        elif kind == "broken_off":
+            await self._send(writer, head(content_length=50) + b'{"results": ')
         elif kind == "gzip_bomb":
             bomb = gzip.compress(json.dumps("x" * 10_000_000).encode())
             await self._send(writer, head(content_encoding="gzip", content_length=len(bomb)) + bomb)

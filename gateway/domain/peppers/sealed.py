@@ -10,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from gateway.database import Base
 from gateway.domain.erasures import names
 from gateway.domain.erasures.models import Erasure
+from gateway.domain.guardrails import terms as guardrails
+from gateway.domain.guardrails.models import Guardrail
 from gateway.domain.people import service as people
 from gateway.domain.sealing import CannotUnseal, unseal_with
 from gateway.domain.sessions import terms
@@ -41,6 +43,10 @@ def _bound_to_key(row: Sequence[Any]) -> bytes:
     return key.bytes
 
 
+def _bound_to_guardrail(row: Sequence[Any]) -> bytes:
+    return guardrails.bound_to(row[0], row[2])
+
+
 def _bound_to_tool(row: Sequence[Any]) -> bytes:
     return tools.bound_to(row[0], row[2])
 
@@ -57,6 +63,9 @@ SEALED = (
     ),
     _column("ID tokens", Visit, "id", "sealed_id_token", people.PURPOSE),
     _column("erased users", Erasure, "id", "sealed_user", names.PURPOSE),
+    _column("guardrails", Guardrail, "id", "sealed_authorization", guardrails.PURPOSE)._replace(
+        bound_to=_bound_to_guardrail, also=(Guardrail.__table__.c.url,)
+    ),
     _column("session keys", SessionPolicy, "tenant_id", "sealed_key", terms.PURPOSE),
 )
 

@@ -15,6 +15,7 @@ from gateway.domain.answer_caching.models import CachePolicy
 from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.files.models import StoredFile
+from gateway.domain.guardrails.models import Guardrail
 from gateway.domain.keys.models import ApiKey
 from gateway.domain.keys.queries import usable_admin_keys
 from gateway.domain.limits import changed_limits
@@ -174,6 +175,7 @@ async def end_tenant(
     ):
         await session.delete(adapter)
     await session.execute(delete(EndUser).where(EndUser.tenant_id == tenant_id))
+    await session.execute(delete(Guardrail).where(Guardrail.tenant_id == tenant_id))
     await session.execute(delete(ServerTool).where(ServerTool.tenant_id == tenant_id))
     await session.execute(update(StoredFile).where(StoredFile.tenant_id == tenant_id).values(expires_at=now))
     await session.execute(delete(Webhook).where(Webhook.tenant_id == tenant_id))

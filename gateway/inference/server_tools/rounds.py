@@ -26,7 +26,7 @@ from router.fleet import AUTO
 RunRound = Callable[[Exchange, Accepted[Any]], Awaitable[UsageRecord]]
 """Measure, admit, route, stream, close, settle."""
 BEAT_S = 5.0
-_LIVE_HEADERS = ("x-ratelimit-", "x-tiergate-limiter")
+_LIVE_HEADERS = ("x-ratelimit-", "x-tiergate-limiter", "x-tiergate-guardrail")
 """Of these the last round's are true; what served the answer, and why, the first one's tell."""
 
 

@@ -24,6 +24,9 @@ async def edited(gateway: Gateway, kind: str) -> tuple[str, str, dict[str, Any]]
     if kind == "tools":
         made = await gateway.post("/tools", TOOL)
         return "PATCH", f"/tools/{made['id']}", {"max_rounds": 2}
+    if kind == "guardrails":
+        made = await gateway.post("/guardrails", {"name": "g", "url": "https://example.com/"})
+        return "PATCH", f"/guardrails/{made['id']}", {"on_failure": "open"}
     if kind == "sessions":
         return "PATCH", f"/tenants/{tenant['id']}/sessions", {"overflow": "summary"}
     if kind == "cache":
@@ -45,7 +48,8 @@ async def shown(gateway: Gateway, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["tenants", "keys", "users", "tiers", "tools", "models", "sessions", "cache", "billing-accounts"]
+    "kind",
+    ["tenants", "keys", "users", "tiers", "tools", "guardrails", "models", "sessions", "cache", "billing-accounts"],
 )
 async def test_a_stale_edit_is_409_and_changes_nothing(gateway: Gateway, kind: str) -> None:
     method, path, body = await edited(gateway, kind)
@@ -63,7 +67,7 @@ async def test_a_stale_edit_is_409_and_changes_nothing(gateway: Gateway, kind: s
     assert (await gateway.admin.request(method, path, json=body)).is_success
 
 
-TAGGED = ["tenants", "keys", "users", "tiers", "tools", "sessions", "cache", "billing-accounts"]
+TAGGED = ["tenants", "keys", "users", "tiers", "tools", "guardrails", "sessions", "cache", "billing-accounts"]
 
 
 @pytest.mark.parametrize("kind", TAGGED)
@@ -84,7 +88,7 @@ async def test_an_edit_with_an_old_etag_is_412_and_changes_nothing(gateway: Gate
     assert (await gateway.admin.request(method, path, json=body, headers={"If-Match": "*"})).is_success
 
 
-@pytest.mark.parametrize("kind", ["tenants", "keys", "users", "tools", "models"])
+@pytest.mark.parametrize("kind", ["tenants", "keys", "users", "tools", "guardrails", "models"])
 async def test_what_was_changed_since_is_not_deleted(gateway: Gateway, kind: str) -> None:
     method, path, body = await edited(gateway, kind)
     old = f'"{(await shown(gateway, path))["version"]}"'

@@ -281,6 +281,7 @@ async def test_it_is_told_what_hangs_on_which_pepper_and_what_on_none_that_is_th
         "webhooks": {"old": 1},
         "tools": {"old": NUM_TOOLS},
         "ID tokens": {"old": 1},
+        "guardrails": {},
         "session keys": {"old": 1},
         "erased users": {"old": 1},
         REPORTS: {"old": 1},

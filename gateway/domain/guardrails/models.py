@@ -1,0 +1,36 @@
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import JSON, ForeignKey, LargeBinary, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from gateway.database import Base
+from gateway.domain.versions import Versioned
+
+
+class Guardrail(Versioned, Base):
+    """`tenant_id` None: it checks everybody's requests."""
+
+    __tablename__ = "guardrails"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    tenant_id: Mapped[UUID | None] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(64))
+    url: Mapped[str] = mapped_column(String(2000))
+    sealed_authorization: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """The header's value, bound to this guardrail and to the origin of its URL."""
+    model: Mapped[str | None] = mapped_column(String(200))
+    """What the hook is asked with; None: without one."""
+    checks: Mapped[str] = mapped_column(String(8))
+    """`input`, `output` or `both`."""
+    categories: Mapped[list[str]] = mapped_column(JSON)
+    """Those that block; none: whatever the hook flags."""
+    deadline_ms: Mapped[int]
+    on_failure: Mapped[str] = mapped_column(String(8))
+    """`closed`: what cannot be checked is refused; `open`: it passes."""
+    window_chars: Mapped[int]
+    """How much of a stream is held back until it has been checked."""
+    is_enabled: Mapped[bool]
+    created_at: Mapped[datetime]
+    changed_at: Mapped[datetime]

@@ -1,0 +1,1 @@
+"""Asking guardrails over HTTP, and holding back what they have not seen yet."""

@@ -1,0 +1,25 @@
+from collections.abc import Sequence
+
+from gateway.http.errors import GatewayError, InvalidRequest
+
+
+class ContentFiltered(InvalidRequest):
+    """A guardrail does not let the request through."""
+
+    def __init__(self, guardrail: str, categories: Sequence[str], *, param: str) -> None:
+        named = f" (categories: {', '.join(categories)})" if categories else ""
+        message = f"{param}: blocked by the guardrail {guardrail!r}{named}; change the text"
+        super().__init__(message, param=param, code="content_filter")
+
+
+class GuardrailUnavailable(GatewayError):
+    """One that fails closed could not check. is_tenants: it is the tenant's own, who answers for it."""
+
+    status, type, code = 503, "server_error", "guardrail_unavailable"
+
+    def __init__(self, guardrail: str, problem: str, *, is_tenants: bool) -> None:
+        super().__init__(f"the guardrail {guardrail!r} could not check this request: {problem}; try again later")
+        self.is_tenants = is_tenants
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": "1"}
