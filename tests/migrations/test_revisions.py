@@ -218,7 +218,7 @@ async def _verify(url: str, since: Anchor) -> None:
         await verify(sessions, peppers=Peppers("pepper-of-the-tests"), since=since)
 
 
-def test_revision_25_comes_and_goes_with_guardrails_in_it(tmp_path: Path) -> None:
+def test_revision_29_comes_and_goes_with_guardrails_in_it(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'db.sqlite'}"
     migrate(url)
     command.check(alembic_config(url))
@@ -227,7 +227,7 @@ def test_revision_25_comes_and_goes_with_guardrails_in_it(tmp_path: Path) -> Non
             INSERT INTO guardrails VALUES ('g', NULL, 'words', 'https://example.com/', NULL, NULL, 'both', '[]', 2000,
                 'closed', 500, 1, '2026-01-01', '2026-01-01', 1);
         """)
-        command.downgrade(alembic_config(url), "0024")
+        command.downgrade(alembic_config(url), "0028")
         assert file.execute("SELECT name FROM sqlite_master WHERE name LIKE '%guardrails%'").fetchall() == []
         migrate(url)
         assert file.execute("SELECT count(*) FROM guardrails").fetchone() == (0,)

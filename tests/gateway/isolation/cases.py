@@ -145,6 +145,11 @@ CASES: dict[str, Case] = {
     "GET /admin/v1/tenants/{tenant_id}/cache": hidden(),
     "PATCH /admin/v1/tenants/{tenant_id}/cache": hidden({"mode": "exact"}),
     "DELETE /admin/v1/tenants/{tenant_id}/cache": hidden(),
+    "GET /admin/v1/guardrails": own(),
+    "POST /admin/v1/guardrails": refused({"tenant_id": "{tenant_id}", "name": "x", "url": "https://example.com/"}),
+    "GET /admin/v1/guardrails/{guardrail_id}": hidden(),
+    "PATCH /admin/v1/guardrails/{guardrail_id}": hidden({"is_enabled": False}),
+    "DELETE /admin/v1/guardrails/{guardrail_id}": hidden(),
     "GET /admin/v1/tools": own(),
     "POST /admin/v1/tools": refused(
         {

@@ -39,6 +39,8 @@ async def make_objects(gateway: Gateway, store: UsageStore, *, name: str) -> tup
     tool = await gateway.post("/tools", {**owner, **_tool(f"{name}-tool")})
     url = f"https://{name}.example.com/hook"
     webhook = await gateway.post("/webhooks", {**owner, "url": url, "events": ["ping"]})
+    hook = {"name": f"{name}-words", "url": url, "is_enabled": False}
+    guardrail = await gateway.post("/guardrails", {**owner, **hook})
     store.insert([event_of(UUID(tenant_id), MAY + timedelta(seconds=1), PRICE, tokens=(100, 0, 50), n=6)])
     await gateway.admin.put(f"/billing-accounts/{tenant_id}", json={"recipient": name})
     await gateway.post("/credits", {**owner, "amount_nanousd": 5, "note": f"{name} paid"})
@@ -63,6 +65,7 @@ async def make_objects(gateway: Gateway, store: UsageStore, *, name: str) -> tup
         "response_id": await _response(gateway, tenant_id, f"resp_{name}"),
         "session_id": await _session(gateway, tenant_id, f"{name}-session"),
         "webhook_id": webhook["id"],
+        "guardrail_id": guardrail["id"],
         "erasure_id": erased.json()["id"],
         "invoice_id": invoice["id"],
         "position": "1",

@@ -3,10 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0025"
-down_revision = "0024"
+from migrations.effects import Effects
+
+revision = "0029"
+down_revision = "0028"
 branch_labels = None
 depends_on = None
+effects = Effects()
 
 _AT = sa.DateTime(timezone=True)
 

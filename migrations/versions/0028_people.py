@@ -5,7 +5,7 @@ from alembic import op
 
 from migrations.effects import Effects
 
-revision = "0024"
+revision = "0028"
 down_revision = "0027"
 branch_labels = None
 depends_on = None
