@@ -53,7 +53,8 @@ sum(events) AS num_events, sum(rolled_up) AS num_rolled_up FROM (
     GROUP BY tenant_id, hour
 ) WHERE hour >= (SELECT if(count() = 0, now(), min(hour)) FROM admissions)
 GROUP BY tenant_id, hour ORDER BY hour, tenant_id"""
-_TOKENS = """SELECT ifNull(worker_id, '') AS worker, tenant_id, toStartOfHour(timestamp) AS hour,
+_TOKENS = """SELECT ifNull(worker_id, '') AS worker, has({known:Array(String)}, worker) AS is_known,
+if(is_known, tenant_id, '') AS tenant, if(is_known, toStartOfHour(timestamp), toDateTime(0, 'UTC')) AS hour,
 sum(billed) AS billed_tokens, sum(is_cut) AS num_cut, sum(is_cut * completion_tokens) AS cut_tokens
 FROM (
     SELECT worker_id, tenant_id, timestamp, completion_tokens, if(cached_answer, 0, completion_tokens) AS billed,
@@ -69,8 +70,10 @@ FROM (
     WHERE num_attempts > 1 AND timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
         AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
 )
-GROUP BY worker, tenant_id, hour ORDER BY hour, tenant_id, worker"""
-"""Of a request that several workers were asked, those that it is not billed at may have told tokens, too: before they
+GROUP BY worker, is_known, tenant, hour"""
+"""By tenant and hour only of workers whose ledgers are known, so that those that are gone cost a row each.
+
+Of a request that several workers were asked, those that it is not billed at may have told tokens, too: before they
 died, or beside the one that was quicker."""
 
 
@@ -177,12 +180,12 @@ class Reconciler:
         ledgers = await asyncio.gather(*map(self._ledger_of, self._urls()))
         start, end = int(window.start.timestamp()), int(window.end.timestamp())
         bounds = {"start_us": micros(window.start), "end_us": micros(window.end)}
+        known = {row.worker_id for rows in ledgers for row in rows}
         event_rows, token_rows = await asyncio.gather(
             self._queries.fetch(BoundQuery(_EVENTS, bounds | {"start_s": start, "end_s": end})),
-            self._queries.fetch(BoundQuery(_TOKENS, bounds)),
+            self._queries.fetch(BoundQuery(_TOKENS, bounds | {"known": sorted(known)})),
         )
         counted = [row for rows in ledgers for row in rows if start <= row.hour_s < end and row.tenant_id]
-        known = {row.worker_id for rows in ledgers for row in rows}
         tenants = await self._known_tenants({row["tenant_id"] for row in event_rows})
         return Reconciliation(
             window,
@@ -192,8 +195,8 @@ class Reconciler:
                 )
                 for row in event_rows
             ],
-            tokens=_compare(counted, [row for row in token_rows if row["worker"] in known], now),
-            silent_workers=sorted({row["worker"] for row in token_rows if row["worker"]} - known),
+            tokens=_compare(counted, [row for row in token_rows if row["is_known"]], now),
+            silent_workers=sorted(row["worker"] for row in token_rows if row["worker"] and not row["is_known"]),
         )
 
     async def _known_tenants(self, ids: Iterable[str]) -> set[str]:
@@ -224,7 +227,7 @@ def _compare(counted: Iterable[LedgerRow], billed: Iterable[dict[str, Any]], now
     for row in counted:
         key = (row.worker_id, row.tenant_id, datetime.fromtimestamp(row.hour_s, UTC))
         told[key] = told.get(key, 0) + row.completion_tokens
-    bills = {(row["worker"], row["tenant_id"], row["hour"]): row for row in billed}
+    bills = {(row["worker"], row["tenant"], row["hour"]): row for row in billed}
     found = []
     for key in sorted(told.keys() | bills.keys(), key=lambda each: (each[2], each[1], each[0])):
         bill = bills.get(key, {"billed_tokens": 0, "num_cut": 0, "cut_tokens": 0})
