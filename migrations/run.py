@@ -11,7 +11,8 @@ def migrate(database_url: str, revision: str = "head") -> list[str]:
     """Bring the database to `revision`; the revisions that this took. Starts an event loop of its own: call it from
     plain threads only."""
     config = alembic_config(database_url)
-    config.attributes["applied"] = applied = []
+    applied: list[str] = []
+    config.attributes["applied"] = applied
     command.upgrade(config, revision)
     return applied
 
