@@ -32,7 +32,7 @@ if(n % 200 = 0, 'upstream_failed', NULL), if(n % 200 = 0, 'the worker broke off'
 (0.1, 0.6, ttft / 4, ttft, ttft + completion_tokens * 12.5),
 concat('{"reason":"simple","score":0.', toString(n % 1000), ',"threshold":0.5,"pool":"small","tried":["worker-1"]}'),
 [('input', prompt_tokens, 100, prompt_tokens * 100), ('output', completion_tokens, 400, completion_tokens * 400)],
-NULL, false, now64(3) FROM (
+NULL, false, at + 1 FROM (
     SELECT n, toUInt32(pow(cityHash64(n) % 1000000 / 1000000, 3) * {tenants:UInt32}) AS tenant_number,
     concat({tenant_prefix:String}, leftPad(toString(tenant_number), 12, '0')) AS tenant, cityHash64(n, 2) % 5 AS model,
     20 + cityHash64(n, 3) % 2000 AS prompt_tokens, 1 + cityHash64(n, 4) % 400 AS completion_tokens,
