@@ -2,7 +2,7 @@
 
     python -m benchmarks.console --events 10000000 --tenants 2000 --active 200 [--folder FOLDER]
 
-A real gateway over the events of benchmarks/usage_events.py, its tenants, keys, prices and an invoice, looked at by an
+`tiergate gateway` over the events of benchmarks/usage_events.py, its tenants, keys and prices, looked at by an
 administrator of the platform: from the overview along every link, at most a few pages of a kind. Gates: p95 of the
 overview < 200 ms, of every other page < 500 ms, from the request until its last byte; page, style and scripts of the
 first view < 200 KB, and complete in Chromium, which has none of them yet, in < 1 s.
@@ -35,6 +35,7 @@ from gateway.metering.schema import connect_migrated
 from tests.support.browser import open_tab
 from tests.support.clickhouse import running_clickhouse
 from tests.support.crawling import HOME, Links, by_query, crawl
+from tests.support.gateway_processes import started
 from tests.support.gateways import Gateway, make_settings, running_gateway
 from tests.support.valkey import ValkeyProcess
 
@@ -109,8 +110,12 @@ async def seed(gateway: Gateway, num_tenants: int) -> str:
 
 
 async def measure(url: str, folder: Path, redis_url: str, num_tenants: int, rounds: int) -> dict[str, object]:
-    async with running_gateway(make_settings(folder, redis_url, clickhouse_url=url)) as gateway:
-        key = await seed(gateway, num_tenants)
+    settings = make_settings(folder, redis_url, data_dir=folder / "data", clickhouse_url=url)
+    async with running_gateway(settings) as seeded:
+        key = await seed(seeded, num_tenants)
+    variables = {"TIERGATE_KEY_PEPPER": settings.key_pepper, "TIERGATE_CLICKHOUSE_URL": url}
+    async with started(folder, redis_url, **variables) as gateway:
+        await gateway.until_all_serve(1)
         async with httpx.AsyncClient(base_url=gateway.origin, timeout=60) as http:
             reply = await http.post(f"{HOME}/login", data={"key": key})
             assert reply.status_code == 303, reply.text

@@ -3,7 +3,8 @@ tokens that workers counted = the tokens of the events, by worker, tenant and ho
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,43 +39,36 @@ CUT_TOKENS = 256
 """So many tokens of an answer that was cut, or went on elsewhere, may have been told and never read, or counted at
 another worker."""
 _NAMED_AT_ONCE = 1000
-_EVENTS = """SELECT tenant_id, hour, sum(admitted) AS num_admitted, sum(closed) AS num_closed,
-sum(events) AS num_events, sum(rolled_up) AS num_rolled_up FROM (
-    SELECT tenant_id, hour, num_admitted AS admitted, num_closed AS closed, 0 AS events, 0 AS rolled_up
+_WITHIN = """timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
+AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})"""
+_EVENTS = f"""SELECT tenant_id, toStartOfHour(timestamp) AS hour,
+has({{known:Array(String)}}, ifNull(worker_id, '')) AS is_known, if(is_known, worker_id, '') AS worker,
+count() AS num_events, sum(if(cached_answer, 0, completion_tokens)) AS billed_tokens,
+countIf(status != 'ok' OR num_attempts > 1) AS num_cut,
+sumIf(completion_tokens, status != 'ok' OR num_attempts > 1) AS cut_tokens,
+groupUniqArrayIf(worker_id, NOT is_known) AS silent_workers
+FROM usage_events FINAL PREWHERE {_WITHIN} GROUP BY tenant_id, hour, is_known, worker"""
+"""By worker only where its ledger is known, so that those that are gone cost no row each."""
+_RETRIED = f"""SELECT arrayJoin(arrayFilter(each -> each != ifNull(worker_id, ''), arrayDistinct(
+    JSONExtract(ifNull(decision, ''), 'tried', 'Array(String)')))) AS worker, tenant_id,
+toStartOfHour(timestamp) AS hour, count() AS num_cut, sum(completion_tokens) AS cut_tokens
+FROM usage_events FINAL PREWHERE {_WITHIN} AND (tenant_id, toStartOfHour(timestamp)) IN (
+    SELECT tenant_id, toStartOfHour(timestamp) FROM usage_events PREWHERE {_WITHIN} WHERE num_attempts > 1)
+WHERE num_attempts > 1 GROUP BY worker, tenant_id, hour"""
+"""Of a request that several workers were asked, those that it is not billed at may have told tokens, too: before they
+died, or beside the one that was quicker. Where there are none of these is told without merging copies."""
+_BOOKS = """SELECT tenant_id, hour, sum(admitted) AS num_admitted, sum(closed) AS num_closed,
+sum(rolled_up) AS num_rolled_up FROM (
+    SELECT tenant_id, hour, num_admitted AS admitted, num_closed AS closed, 0 AS rolled_up
     FROM admissions FINAL WHERE hour >= toDateTime({start_s:Int64}, 'UTC') AND hour < toDateTime({end_s:Int64}, 'UTC')
     UNION ALL
-    SELECT tenant_id, toStartOfHour(timestamp) AS hour, 0, 0, count(), 0 FROM usage_events FINAL
-    WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
-        AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
-    GROUP BY tenant_id, hour
-    UNION ALL
-    SELECT tenant_id, start AS hour, 0, 0, 0, sum(requests) FROM usage_hours FINAL
+    SELECT tenant_id, start AS hour, 0, 0, sum(requests) FROM usage_hours FINAL
     WHERE start >= toDateTime({start_s:Int64}, 'UTC') AND start < toDateTime({end_s:Int64}, 'UTC')
     GROUP BY tenant_id, hour
-) WHERE hour >= (SELECT if(count() = 0, now(), min(hour)) FROM admissions)
-GROUP BY tenant_id, hour ORDER BY hour, tenant_id"""
-_TOKENS = """SELECT ifNull(worker_id, '') AS worker, has({known:Array(String)}, worker) AS is_known,
-if(is_known, tenant_id, '') AS tenant, if(is_known, toStartOfHour(timestamp), toDateTime(0, 'UTC')) AS hour,
-sum(billed) AS billed_tokens, sum(is_cut) AS num_cut, sum(is_cut * completion_tokens) AS cut_tokens
-FROM (
-    SELECT worker_id, tenant_id, timestamp, completion_tokens, if(cached_answer, 0, completion_tokens) AS billed,
-        toUInt64(status != 'ok' OR num_attempts > 1) AS is_cut
-    FROM usage_events FINAL
-    WHERE timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
-        AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
-    UNION ALL
-    SELECT arrayJoin(arrayFilter(each -> each != ifNull(worker_id, ''), arrayDistinct(
-            JSONExtract(ifNull(decision, ''), 'tried', 'Array(String)')))) AS worker_id,
-        tenant_id, timestamp, completion_tokens, 0 AS billed, 1 AS is_cut
-    FROM usage_events FINAL
-    WHERE num_attempts > 1 AND timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
-        AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})
-)
-GROUP BY worker, is_known, tenant, hour"""
-"""By tenant and hour only of workers whose ledgers are known, so that those that are gone cost a row each.
-
-Of a request that several workers were asked, those that it is not billed at may have told tokens, too: before they
-died, or beside the one that was quicker."""
+) GROUP BY tenant_id, hour"""
+_FIRST_HOUR = "SELECT if(count() = 0, now('UTC'), min(hour)) AS hour FROM admissions"
+"""Since when gateways count what they admit."""
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -178,25 +172,30 @@ class Reconciler:
         """Whole hours. Raises Unavailable."""
         window = _whole_hours(window)
         ledgers = await asyncio.gather(*map(self._ledger_of, self._urls()))
-        start, end = int(window.start.timestamp()), int(window.end.timestamp())
+        counted = [row for rows in ledgers for row in rows]
+        known = {row.worker_id for row in counted}
         bounds = {"start_us": micros(window.start), "end_us": micros(window.end)}
-        known = {row.worker_id for rows in ledgers for row in rows}
-        event_rows, token_rows = await asyncio.gather(
-            self._queries.fetch(BoundQuery(_EVENTS, bounds | {"start_s": start, "end_s": end})),
-            self._queries.fetch(BoundQuery(_TOKENS, bounds | {"known": sorted(known)})),
+        hours = {"start_s": int(window.start.timestamp()), "end_s": int(window.end.timestamp())}
+        events, retried, books, [first] = await asyncio.gather(
+            self._queries.fetch(BoundQuery(_EVENTS, bounds | {"known": sorted(known)})),
+            self._queries.fetch(BoundQuery(_RETRIED, bounds)),
+            self._queries.fetch(BoundQuery(_BOOKS, hours)),
+            self._queries.fetch(BoundQuery(_FIRST_HOUR)),
         )
-        counted = [row for rows in ledgers for row in rows if start <= row.hour_s < end and row.tenant_id]
-        tenants = await self._known_tenants({row["tenant_id"] for row in event_rows})
-        return Reconciliation(
-            window,
-            events=[
-                EventCounts(
-                    **row, is_settled=_is_settled(row["hour"], now), is_known_tenant=row["tenant_id"] in tenants
-                )
-                for row in event_rows
-            ],
-            tokens=_compare(counted, [row for row in token_rows if row["is_known"]], now),
-            silent_workers=sorted(row["worker"] for row in token_rows if row["worker"] and not row["is_known"]),
+        tenants = await self._known_tenants({row["tenant_id"] for row in (*events, *books)})
+        told = [row for row in counted if hours["start_s"] <= row.hour_s < hours["end_s"] and row.tenant_id]
+        silent = {worker for row in events for worker in row["silent_workers"]}
+        silent |= {row["worker"] for row in retried} - known
+        by_worker = [row for row in events if row["is_known"]]
+        tried = [row for row in retried if row["worker"] in known]
+        # Of a busy week these are hundreds of thousands of rows.
+        return await asyncio.to_thread(
+            lambda: Reconciliation(
+                window,
+                events=_add_up(events, books, tenants, since=first["hour"], now=now),
+                tokens=_compare(told, by_worker, tried, now),
+                silent_workers=sorted(silent - {""}),
+            )
         )
 
     async def _known_tenants(self, ids: Iterable[str]) -> set[str]:
@@ -222,25 +221,57 @@ class Reconciler:
             return ()
 
 
-def _compare(counted: Iterable[LedgerRow], billed: Iterable[dict[str, Any]], now: datetime) -> list[TokenCounts]:
-    told: dict[tuple[str, str, datetime], int] = {}
-    for row in counted:
-        key = (row.worker_id, row.tenant_id, datetime.fromtimestamp(row.hour_s, UTC))
-        told[key] = told.get(key, 0) + row.completion_tokens
-    bills = {(row["worker"], row["tenant"], row["hour"]): row for row in billed}
+def _add_up(
+    events: Iterable[Row], books: Iterable[Row], tenants: Container[str], *, since: datetime, now: datetime
+) -> list[EventCounts]:
+    """In the order of hour and tenant; not of hours before gateways counted."""
+    nothing = {"num_admitted": 0, "num_closed": 0, "num_rolled_up": 0}
+    noted = {(row["hour"], row["tenant_id"]): row for row in books}
+    num_events = Counter[tuple[datetime, str]]()
+    for row in events:
+        num_events[row["hour"], row["tenant_id"]] += row["num_events"]
     found = []
-    for key in sorted(told.keys() | bills.keys(), key=lambda each: (each[2], each[1], each[0])):
-        bill = bills.get(key, {"billed_tokens": 0, "num_cut": 0, "cut_tokens": 0})
-        found.append(
-            TokenCounts(
-                *key,
-                counted_tokens=told.get(key, 0),
-                billed_tokens=bill["billed_tokens"],
-                tolerance=bill["cut_tokens"] + CUT_TOKENS * bill["num_cut"],
-                is_settled=_is_settled(key[2], now),
+    for hour, tenant_id in sorted(noted.keys() | num_events.keys()):
+        if hour >= since:
+            book = noted.get((hour, tenant_id), nothing)
+            found.append(
+                EventCounts(
+                    tenant_id,
+                    hour,
+                    num_admitted=book["num_admitted"],
+                    num_closed=book["num_closed"],
+                    num_events=num_events[hour, tenant_id],
+                    num_rolled_up=book["num_rolled_up"],
+                    is_settled=_is_settled(hour, now),
+                    is_known_tenant=tenant_id in tenants,
+                )
             )
-        )
     return found
+
+
+def _compare(
+    counted: Iterable[LedgerRow], events: Iterable[Row], retried: Iterable[Row], now: datetime
+) -> list[TokenCounts]:
+    """In the order of hour, tenant and worker, of workers whose ledgers are known."""
+    told, billed, tolerance = (Counter[tuple[datetime, str, str]]() for _ in range(3))
+    for row in counted:
+        told[datetime.fromtimestamp(row.hour_s, UTC), row.tenant_id, row.worker_id] += row.completion_tokens
+    for event in events:
+        billed[event["hour"], event["tenant_id"], event["worker"]] += event["billed_tokens"]
+    for cut in (*events, *retried):
+        tolerance[cut["hour"], cut["tenant_id"], cut["worker"]] += cut["cut_tokens"] + CUT_TOKENS * cut["num_cut"]
+    return [
+        TokenCounts(
+            worker_id,
+            tenant_id,
+            hour,
+            counted_tokens=told[hour, tenant_id, worker_id],
+            billed_tokens=billed[hour, tenant_id, worker_id],
+            tolerance=tolerance[hour, tenant_id, worker_id],
+            is_settled=_is_settled(hour, now),
+        )
+        for hour, tenant_id, worker_id in sorted(told.keys() | billed.keys() | tolerance.keys())
+    ]
 
 
 def _describe(counts: EventCounts) -> str:

@@ -18,7 +18,7 @@ from gateway.dashboard.pages import Page
 from gateway.dashboard.ranges import PRESETS, Range, range_of
 from gateway.dashboard.rendering import render
 from gateway.dashboard.visitors import Visitor
-from gateway.metering.queries import Row, UsageQueries
+from gateway.metering.queries import Row, Summary, UsageQueries
 from gateway.services import Services
 
 NUM_RECENT = 10
@@ -110,32 +110,14 @@ async def _gather(
     names: Names,
     now: datetime,
 ) -> Overview:
-    """`tenant_id` None: all tenants, without percentiles, whose states take seconds to merge for all."""
-    window, may_lag = chosen.window, tenant_id is None
-    totals, before, refused, recent, series, page = await asyncio.gather(
-        queries.totals(window, tenant_id=tenant_id, may_lag=may_lag, has_percentiles=not may_lag),
-        queries.totals(chosen.window_before, tenant_id=tenant_id, may_lag=may_lag),
-        queries.refusals_by_limit(window, tenant_id=tenant_id),
-        queries.usage(window, tenant_id=tenant_id, group_by="request", limit=NUM_RECENT),
-        queries.series(
-            window,
-            tenant_id=tenant_id,
-            column=grouping.column,
-            bucket_s=chosen.axis.bucket_s,
-            edges=None if chosen.axis.is_even else chosen.axis.buckets,
-            may_lag=may_lag,
-        ),
-        queries.usage(
-            window,
-            tenant_id=tenant_id,
-            group_by=grouping.name,
-            limit=1000,
-            may_lag=may_lag,
-            has_percentiles=not may_lag,
-        ),
+    sums, before, refused, recent = await asyncio.gather(
+        _sums(queries, chosen, grouping, tenant_id=tenant_id),
+        queries.totals(chosen.window_before, tenant_id=tenant_id, may_lag=tenant_id is None),
+        queries.refusals_by_limit(chosen.window, tenant_id=tenant_id),
+        queries.usage(chosen.window, tenant_id=tenant_id, group_by="request", limit=NUM_RECENT),
     )
     known = {"tenant_id": names.tenants, "adapter_id": names.adapters}.get(grouping.column, {})
-    points = [Point(row["bucket"], _label(row["name"], known), row[metric.name]) for row in series]
+    points = [Point(row["bucket"], _label(row["name"], known), row[metric.name]) for row in sums.series]
     chart = stack(
         points,
         chosen.axis,
@@ -144,10 +126,26 @@ async def _gather(
         least_top=metric.least_top,
     )
     rows = [
-        {**row, "label": _label(row[grouping.column], known), "key": row[grouping.column] or ""} for row in page.rows
+        {**row, "label": _label(row[grouping.column], known), "key": row[grouping.column] or ""} for row in sums.groups
     ]
     rows.sort(key=lambda row: -_measure(row, metric))
-    return Overview(totals, before, refused, chart, rows[:_TABLE_LIMIT], recent.rows, now)
+    return Overview(sums.totals, before, refused, chart, rows[:_TABLE_LIMIT], recent.rows, now)
+
+
+async def _sums(queries: UsageQueries, chosen: Range, grouping: Grouping, *, tenant_id: str | None) -> Summary:
+    """Of one tenant with percentiles; to merge their states for all takes seconds."""
+    window, axis, column = chosen.window, chosen.axis, grouping.column
+    edges = None if axis.is_even else axis.buckets
+    if tenant_id is None:
+        return await queries.summary(
+            window, tenant_id=None, column=column, bucket_s=axis.bucket_s, edges=edges, may_lag=True
+        )
+    totals, page, series = await asyncio.gather(
+        queries.totals(window, tenant_id=tenant_id, has_percentiles=True),
+        queries.usage(window, tenant_id=tenant_id, group_by=grouping.name, limit=1000, has_percentiles=True),
+        queries.series(window, tenant_id=tenant_id, column=column, bucket_s=axis.bucket_s, edges=edges),
+    )
+    return Summary(totals, page.rows, series)
 
 
 def _label(value: str | None, names: Mapping[str, str]) -> str:

@@ -40,6 +40,15 @@ class UsagePage:
     next: str | None
 
 
+@dataclass(frozen=True)
+class Summary:
+    totals: Row
+    groups: Sequence[Row]
+    """By what was asked for, in no order that means anything."""
+    series: Sequence[Row]
+    """The same by time bucket."""
+
+
 class UsageQueries:
     """All methods raise Unavailable (503) while ClickHouse is away, slow, or not configured."""
 
@@ -154,6 +163,26 @@ class UsageQueries:
         grain = statements.grain_of_buckets(bucket_s) if edges is None else "hour"
         pieces = await self._pieces(window, grain, may_lag=may_lag)
         return await self.fetch(statements.series(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges))
+
+    async def summary(
+        self,
+        window: Window,
+        *,
+        tenant_id: str | None,
+        column: str,
+        bucket_s: int,
+        edges: Sequence[int] | None = None,
+        may_lag: bool = False,
+    ) -> Summary:
+        """`totals`, groups of `usage` and `series` at once, which of all tenants costs a third of asking for each."""
+        grain = statements.grain_of_buckets(bucket_s) if edges is None else "hour"
+        pieces = await self._pieces(window, grain, may_lag=may_lag)
+        rows = await self.fetch(statements.summary(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges))
+        return Summary(
+            totals=next(row for row in rows if row["level"] == 3),
+            groups=[{column: row["name"], **row} for row in rows if row["level"] == 2],
+            series=[row for row in rows if row["level"] == 0],
+        )
 
     async def spent_this_month(self, tenant_id: str, *, now: datetime) -> int:
         """What the tenant's shipped events of this calendar month (UTC) cost, in 1e-9 dollars."""
