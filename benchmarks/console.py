@@ -42,8 +42,8 @@ from tests.support.valkey import ValkeyProcess
 OVERVIEW_P95_MS, OTHER_P95_MS, FIRST_VIEW_KB, FIRST_VIEW_MS = 200.0, 500.0, 200.0, 1000.0
 _NUM_VIEWS = 5
 _NAVIGATION = "performance.getEntriesByType('navigation')[0]"
-_PER_KIND = 3
-"""Pages of a kind that are followed."""
+_PER_KIND = 5
+"""Pages of a kind that are followed: as many as there are ranges to choose from."""
 
 
 @dataclass
@@ -113,9 +113,9 @@ async def measure(url: str, folder: Path, redis_url: str, num_tenants: int, roun
     settings = make_settings(folder, redis_url, data_dir=folder / "data", clickhouse_url=url)
     async with running_gateway(settings) as seeded:
         key = await seed(seeded, num_tenants)
-    variables = {"TIERGATE_KEY_PEPPER": settings.key_pepper, "TIERGATE_CLICKHOUSE_URL": url}
+    variables = {"TIERGATE_KEY_PEPPER": settings.key_pepper.get_secret_value(), "TIERGATE_CLICKHOUSE_URL": url}
     async with started(folder, redis_url, **variables) as gateway:
-        await gateway.until_all_serve(1)
+        await gateway.until_accepting()
         async with httpx.AsyncClient(base_url=gateway.origin, timeout=60) as http:
             reply = await http.post(f"{HOME}/login", data={"key": key})
             assert reply.status_code == 303, reply.text

@@ -62,6 +62,7 @@ PRESETS = {
     for known in (
         Preset("1h", "hour", 60, 60, 600),
         Preset("24h", "24 hours", 3600, 24, 3 * 3600),
+        Preset("3d", "3 days", 3 * 3600, 24, 12 * 3600),
         Preset("7d", "7 days", 3 * 3600, 56, 24 * 3600),
         Preset("30d", "30 days", 24 * 3600, 30, 4 * 24 * 3600),
     )

@@ -57,6 +57,12 @@ class Processes:
         rows = (line.rsplit(" ", 1) for line in reply.text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, value in rows}
 
+    async def until_accepting(self) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not await accepts(self.port):
+                assert self.parent.returncode is None, self.log
+                await asyncio.sleep(0.05)
+
     async def until_all_serve(self, num_processes: int) -> None:
         async def all_serve() -> bool:
             return (await self.metrics())["tiergate_gateway_processes"] == num_processes
@@ -115,10 +121,7 @@ async def serving(
     if member_url:
         (folder / "tiergate.toml").write_text(CONFIG.format(member_url=member_url))
     async with started(folder, redis_url, f"--processes={num_processes}", **variables) as processes:
-        async with asyncio.timeout(DEADLINE_S):
-            while not await accepts(processes.port):
-                assert processes.parent.returncode is None, processes.log
-                await asyncio.sleep(0.05)
+        await processes.until_accepting()
         await processes.until_all_serve(num_processes)
         yield processes
 
