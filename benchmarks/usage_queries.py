@@ -44,23 +44,35 @@ def questions(queries: UsageQueries, now: datetime) -> dict[str, tuple[str, Call
     for whose, tenant_id in (("all", None), ("one", TENANT)):
         for name, chosen in ranges.items():
             where, window, bucket_s = f"{whose} {name}", chosen.window, chosen.axis.bucket_s
-            asked[f"{where} totals"] = (
+            before = chosen.window_before
+            asked[f"{where} before"] = (
                 "overview",
-                lambda w=window, t=tenant_id: queries.totals(
-                    w, tenant_id=t, may_lag=t is None, has_percentiles=t is not None
-                ),
+                lambda w=before, t=tenant_id: queries.totals(w, tenant_id=t, may_lag=t is None),
             )
+            if tenant_id is not None:
+                asked[f"{where} totals"] = (
+                    "overview",
+                    lambda w=window, t=tenant_id: queries.totals(w, tenant_id=t, has_percentiles=True),
+                )
             for column, group_by in (("model_version", "model"), ("tenant_id", "tenant")):
+                if tenant_id is None:
+                    asked[f"{where} summary by {group_by}"] = (
+                        "overview",
+                        lambda w=window, c=column, b=bucket_s: queries.summary(
+                            w, tenant_id=None, column=c, bucket_s=b, may_lag=True
+                        ),
+                    )
+                    continue
                 asked[f"{where} series by {group_by}"] = (
                     "overview",
                     lambda w=window, t=tenant_id, c=column, b=bucket_s: queries.series(
-                        w, tenant_id=t, column=c, bucket_s=b, may_lag=t is None
+                        w, tenant_id=t, column=c, bucket_s=b
                     ),
                 )
                 asked[f"{where} by {group_by}"] = (
                     "overview",
                     lambda w=window, t=tenant_id, g=group_by: queries.usage(
-                        w, tenant_id=t, group_by=g, limit=1000, may_lag=t is None, has_percentiles=t is not None
+                        w, tenant_id=t, group_by=g, limit=1000, has_percentiles=True
                     ),
                 )
             asked[f"{where} newest requests"] = (

@@ -1,6 +1,6 @@
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -128,6 +128,34 @@ async def test_rollups_answer_as_the_events_do_also_after_late_events_replays_an
     keeper.sweep(now=NOW)
     keeper.sweep(now=NOW)
     assert plain(await everything(queries)) == approx(before)
+
+
+@pytest.mark.parametrize(("column", "group_by"), [("model_version", "model"), ("adapter_id", "adapter")])
+@pytest.mark.parametrize("tenant_id", [None, "a", "of nobody"])
+async def test_a_summary_answers_as_totals_groups_and_series_do(
+    keeper: RollupKeeper,
+    store: UsageStore,
+    queries: UsageQueries,
+    tenant_id: str | None,
+    column: str,
+    group_by: str,
+) -> None:
+    store.insert(random_events(random.Random(9), 300))
+    keeper.sweep(now=NOW)
+    for window in WINDOWS:
+        summary = await queries.summary(window, tenant_id=tenant_id, column=column, bucket_s=3600)
+        totals = await queries.totals(window, tenant_id=tenant_id)
+        page = await queries.usage(window, tenant_id=tenant_id, group_by=group_by)
+        series = await queries.series(window, tenant_id=tenant_id, column=column, bucket_s=3600)
+        assert (totals["requests"] > 0) == (tenant_id != "of nobody")
+        assert [of_names(summary.totals, totals)] == approx([totals])
+        groups = sorted(summary.groups, key=lambda row: row[column] or "")
+        assert [of_names(row, page.rows[0]) for row in groups] == approx(list(page.rows))
+        assert [of_names(row, series[0]) for row in summary.series] == approx(series)
+
+
+def of_names(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names}
 
 
 async def test_long_windows_are_read_from_rollups_which_outlive_their_events(
