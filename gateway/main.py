@@ -1,7 +1,6 @@
 """The gateway's process: one server, its loops beside it, an orderly end."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from gateway.app import create_asgi
+from gateway.garbage import GarbageCollector
 from gateway.http.acceptor import accept_from
 from gateway.http.connection import connections_through
 from gateway.http.draining import serve_last_requests
@@ -34,9 +34,6 @@ _log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S = 1.0
 """How long one of several processes that leaves still takes requests on the connections that it has."""
-_GARBAGE_THRESHOLDS = (50_000, 20, 100)
-"""Requests leave no cycles behind, so that Python's own thresholds (700, 10, 10) would spend a quarter of the gateway's
-time on looking for some; a look at 50,000 new objects takes about 3 ms."""
 
 
 def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int:
@@ -56,7 +53,7 @@ def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int
     try:
         uvicorn_loop = uvicorn.Config("", loop="auto", log_config=None).get_loop_factory()
         with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
-            runner.run(serve(settings, listener, inherited=inherited, on_started=_forget_garbage))
+            runner.run(serve(settings, listener, inherited=inherited, on_started=_collect_garbage))
     except ConfigError as error:
         return _refuse_to_start(error)
     except ExceptionGroup as group:
@@ -67,11 +64,8 @@ def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int
     return 0
 
 
-def _forget_garbage(*_: object) -> None:
-    """What stands now stays: looking through all of it for garbage would stop every stream for a tenth of a second."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+def _collect_garbage(_server: uvicorn.Server, services: Services) -> None:
+    GarbageCollector(lambda: services.metrics.num_in_flight).start(asyncio.get_running_loop())
 
 
 async def serve(

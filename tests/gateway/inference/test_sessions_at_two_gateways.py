@@ -213,7 +213,8 @@ async def die_half_said(
 
 def open_requests(gateway: Processes) -> list[Any]:
     """Of which it is on disk that a part was said."""
-    query = "SELECT 1 FROM under_way WHERE coalesce(completion_tokens, event ->> '$.completion_tokens') > 0"
+    query = """SELECT 1 FROM under_way LEFT JOIN progress USING (request_id)
+WHERE coalesce(progress.completion_tokens, event ->> '$.completion_tokens') > 0"""
     found = []
     for folder in gateway.outboxes:
         with closing(sqlite3.connect(folder / JOURNAL_FILE)) as connection:

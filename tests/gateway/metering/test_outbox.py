@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.metering.folders import list_folders, take_orphan
-from gateway.metering.journal import Journal, encode_event
+from gateway.metering.folders import create_folder, list_folders, take_orphan
+from gateway.metering.journal import Journal, Progress, encode_event
 from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
 from protocol.usage import PriceLine, UsageEvent
 from tests.support.events import OpenEvent, make_event
@@ -102,7 +102,7 @@ async def test_a_disk_that_fails_for_a_note_of_progress_alone_is_tried_until_it_
         keeping = group.create_task(outbox.keep_forever())
         # The note, and the count of what was admitted.
         await _until(lambda: outbox.num_commits >= 2)
-        execute(tmp_path, "CREATE TRIGGER no BEFORE UPDATE ON under_way BEGIN SELECT RAISE(FAIL, 'full'); END")
+        execute(tmp_path, "CREATE TRIGGER no BEFORE INSERT ON progress BEGIN SELECT RAISE(FAIL, 'full'); END")
         request.go_on(completion_tokens=2, cost_nanousd=2)
         await _until(lambda: outbox.failure is not None)
         execute(tmp_path, "DROP TRIGGER no")
@@ -181,6 +181,41 @@ def test_what_a_gateway_of_the_first_version_left_under_way_is_billed(tmp_path: 
         old.execute("INSERT INTO under_way VALUES ('r1', ?, 7, 800)", (msgspec.json.encode(event),))
     assert adopt_orphans(tmp_path) == 1
     assert closed_events(tmp_path) == [msgspec.structs.replace(event, completion_tokens=7, cost_nanousd=800)]
+
+
+def test_what_a_gateway_before_notes_had_a_table_of_their_own_left_under_way_is_billed(tmp_path: Path) -> None:
+    folder = tmp_path / "outbox" / "old"
+    folder.mkdir(parents=True)
+    event = make_event("r1", status="lost", completion_tokens=0, cost_nanousd=100)
+    lines = (PriceLine(kind="output", quantity=7, unit_price_nanousd=100, amount_nanousd=700),)
+    with closing(sqlite3.connect(folder / "events.sqlite", isolation_level=None)) as old:
+        old.execute(
+            "CREATE TABLE under_way (request_id TEXT PRIMARY KEY, event BLOB NOT NULL, completion_tokens INTEGER,"
+            " cost_nanousd INTEGER, price_lines TEXT) WITHOUT ROWID"
+        )
+        values = (msgspec.json.encode(event), msgspec.json.encode(lines).decode())
+        old.execute("INSERT INTO under_way VALUES ('r1', ?, 7, NULL, ?)", values)
+    assert adopt_orphans(tmp_path) == 1
+    expected = msgspec.structs.replace(event, completion_tokens=7, cost_nanousd=700, price_lines=lines)
+    assert closed_events(tmp_path) == [expected]
+
+
+async def test_the_last_note_of_progress_counts_and_goes_with_its_request(tmp_path: Path) -> None:
+    journal = Journal.open(create_folder(tmp_path, "one").path)
+    line = PriceLine(kind="output", quantity=1, unit_price_nanousd=100, amount_nanousd=100)
+    events = [make_event(name, completion_tokens=0) for name in ("kept", "over")]
+    journal.write(opened=[encode_event(event) for event in events])
+    for tokens in (1, 2):
+        lines = (msgspec.structs.replace(line, quantity=tokens, amount_nanousd=100 * tokens),)
+        journal.write(progress=[Progress(event.request_id, tokens, lines) for event in events])
+    journal.write(closed=[encode_event(events[1])], forgotten=["over"])
+    notes = "SELECT request_id, completion_tokens FROM progress"
+    assert journal._connection.execute(notes).fetchall() == [("kept", 2)]
+    assert journal.close_lost() == 1
+    assert journal._connection.execute(notes).fetchall() == []
+    lost = journal.read_closed(10)[1].event
+    assert (lost.status, lost.completion_tokens, lost.cost_nanousd) == ("lost", 2, 200)
+    journal.close()
 
 
 CRASHING_GATEWAY = """
