@@ -77,18 +77,27 @@ class Pool(msgspec.Struct, kw_only=True, frozen=True, dict=True):
         return frozenset[str]().union(*[member.lacks for member in self.members])
 
 
-class Fleet(msgspec.Struct, kw_only=True, frozen=True):
+class Fleet(msgspec.Struct, kw_only=True, frozen=True, dict=True):
     pools: Mapping[str, Pool]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Pool]:
+        """By model's id and by name, which goes first; of pools that clients may ask for."""
+        asked = [pool for pool in self.pools.values() if pool.overflow_of is None]
+        # Of two pools with one model the first, as they are listed.
+        return {pool.model_id: pool for pool in reversed(asked)} | {pool.name: pool for pool in asked}
+
+    @cached_property
+    def _overflows(self) -> Mapping[str, Pool]:
+        pools = reversed(list(self.pools.values()))
+        return {pool.overflow_of: pool for pool in pools if pool.overflow_of is not None}
 
     def pool_serving(self, model: str) -> Pool | None:
         """The pool that a client asked for by its own name or by its model's id."""
-        named = self.pools.get(model)
-        if named is None:
-            named = next((pool for pool in self.pools.values() if pool.model_id == model), None)
-        return None if named is None or named.overflow_of is not None else named
+        return self._by_name.get(model)
 
     def overflow_of(self, pool: Pool) -> Pool | None:
-        return next((each for each in self.pools.values() if each.overflow_of == pool.name), None)
+        return self._overflows.get(pool.name)
 
 
 def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:

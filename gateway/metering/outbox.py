@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 50_000
 NOTE_WITHIN_S = 0.05
-"""A request that is over sooner is never noted as under way: its close alone reaches the disk. Under load most are, and
-a note costs as much as a close. Should the process be killed, what began since then leaves no trace, and no bill."""
+"""A request that is over in half of this is never noted as under way: its close alone reaches the disk. Under load most
+are, and a note costs as much as a close. Should the process be killed, what began since then leaves no trace, and no
+bill."""
 PROGRESS_S = 0.25
 MAX_NOTES = 500
 """Of progress, at a time: of so many streams each is noted every quarter of a second, of nine thousand every 4.5 s."""
@@ -95,7 +96,9 @@ class Outbox:
         self._under_way: dict[str, OpenRequest | None] = {}
         """None: closed, but not durable yet."""
         self._fresh: dict[str, OpenRequest] = {}
-        """Not noted yet, oldest first."""
+        self._aging: dict[str, OpenRequest] = {}
+        """Neither is noted yet; these were fresh at the last tick of a timer that runs while there are any."""
+        self._is_timer_set = False
         self._noted: dict[str, int] = {}
         """Request id -> tokens, as last noted."""
         self._batch = _Batch()
@@ -132,7 +135,8 @@ class Outbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # What is still under way has no server any more: whoever adopts the folder closes it as lost.
-        self._note_fresh()
+        self._note_aging()
+        self._note_aging()
         self._batch.admissions += self._admissions.take()
         await self._until_written()
         if self._batch:
@@ -165,8 +169,9 @@ class Outbox:
         if self._room is not None and self._room.shortage is not None:
             raise OutboxFull(self._room.shortage)
         self._under_way[request.request_id] = request
-        if not self._fresh:
-            self._loop.call_later(NOTE_WITHIN_S, self._note_in_time)
+        if not self._is_timer_set:
+            self._is_timer_set = True
+            self._loop.call_later(NOTE_WITHIN_S / 2, self._note_in_time)
         self._fresh[request.request_id] = request
 
     def close(self, event: UsageEvent, *, is_correction: bool = False) -> asyncio.Future[None]:
@@ -179,7 +184,7 @@ class Outbox:
         if request_id in self._under_way and self._under_way[request_id] is None:
             # What was not written yet never will be; a copy on its way to the disk has the lower version.
             self._batch.closed = [each for each in self._batch.closed if each[0] != request_id]
-        is_fresh = self._fresh.pop(request_id, None) is not None
+        is_fresh = self._fresh.pop(request_id, None) is not None or self._aging.pop(request_id, None) is not None
         if not is_fresh and self._noted.pop(request_id, None) is not None:
             self._batch.forgotten.append(request_id)
             self._admissions.count(event, num_admitted=0, num_closed=1)
@@ -198,12 +203,15 @@ class Outbox:
         return future
 
     def _note_in_time(self) -> None:
-        self._note_fresh()
+        self._note_aging()
         self._flush()
+        self._is_timer_set = bool(self._aging)
+        if self._is_timer_set:
+            self._loop.call_later(NOTE_WITHIN_S / 2, self._note_in_time)
 
-    def _note_fresh(self) -> None:
-        fresh, self._fresh = self._fresh, {}
-        for request_id, request in fresh.items():
+    def _note_aging(self) -> None:
+        noted, self._aging, self._fresh = self._aging, self._fresh, {}
+        for request_id, request in noted.items():
             event = request.event("lost")
             self._batch.opened.append(encode_event(event))
             self._admissions.count(event, num_admitted=1, num_closed=0)

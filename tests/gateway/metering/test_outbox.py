@@ -156,6 +156,21 @@ async def test_a_request_that_ends_at_once_is_never_noted_as_under_way(tmp_path:
         assert request.num_asked == 0
 
 
+async def test_a_request_is_noted_once_it_has_seen_two_looks(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        first, second, brief = (OpenEvent(make_event(name)) for name in ("first", "second", "brief"))
+        outbox.open(first)
+        outbox.open(brief)
+        outbox._note_aging()
+        outbox.open(second)
+        await outbox.close(make_event("brief"))
+        outbox._note_aging()
+        assert [each.num_asked for each in (first, second, brief)] == [1, 0, 0]
+        await outbox.close(make_event("first"))
+        await outbox.close(make_event("second"))
+    assert adopt_orphans(tmp_path) == 0
+
+
 async def test_a_row_that_is_no_event_is_set_aside(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
         await outbox.close(make_event("r1"))
