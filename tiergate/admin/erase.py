@@ -44,7 +44,17 @@ def erase(
         if not is_sure and not typer.confirm(f"Erase {whom} with all data? This cannot be taken back."):
             raise typer.Abort
         begun = client.post("/erasures", draft)
-        show_row(_finished(client, begun, is_quiet=as_json) if waits else begun, as_json=as_json)
+        _show(_finished(client, begun, is_quiet=as_json) if waits else begun, as_json=as_json)
+
+
+def _show(erasure: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        show_row(erasure, as_json=True)
+        return
+    show_row({name: value for name, value in erasure.items() if name != "steps"}, as_json=False)
+    for step in erasure["steps"]:
+        counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in step["counts"].items())
+        typer.echo(f"  {step['name']:10}  {counts or 'done'}")
 
 
 def _finished(client: "AdminClient", erasure: dict[str, Any], *, is_quiet: bool) -> dict[str, Any]:

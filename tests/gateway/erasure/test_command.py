@@ -22,5 +22,8 @@ async def test_a_tenant_is_erased_and_the_erasure_is_verified(tmp_path: Path, ow
         assert clean.returncode == 0 and "nothing is left" in clean.stdout, clean.stdout + clean.stderr
         found = await asyncio.to_thread(tiergate, *asked, "enterprise", env=env)
         assert found.returncode == 1 and "database.tiers" in found.stdout
+        await gateway.post("/tenants", {"name": "other", "tier": "free"})
+        told = await asyncio.to_thread(tiergate, "erase", "other", "--yes", env=env)
+        assert "\n  proof       0 database, 0 audit log, 0 redis, " in told.stdout
         unknown = await asyncio.to_thread(tiergate, "erase", "zyxomma", "--yes", env=env)
         assert "there is no tenant 'zyxomma'" in unknown.stderr
