@@ -27,7 +27,7 @@ class GarbageCollector:
     def __init__(self, num_under_way: Callable[[], int]) -> None:
         self._num_under_way = num_under_way
         self._num_before = 0
-        """Under way at the last look: their objects are no new ones."""
+        """Under way since the last look, or longer: their objects are no new ones."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """What stands now stays: looking through all of it would stop every stream for a tenth of a second."""
@@ -42,8 +42,9 @@ class GarbageCollector:
 
     def _look(self) -> None:
         num_under_way = self._num_under_way()
+        self._num_before = min(self._num_before, num_under_way)
         num_new, *looks = gc.get_count()
-        if is_due(num_new, max(0, num_under_way - self._num_before)):
+        if is_due(num_new, num_under_way - self._num_before):
             self._num_before = num_under_way
             gc.collect(generation_due(looks[0], looks[1], num_under_way))
 
