@@ -55,20 +55,14 @@ def questions(queries: UsageQueries, now: datetime) -> dict[str, tuple[str, Call
                     lambda w=window, t=tenant_id: queries.totals(w, tenant_id=t, has_percentiles=True),
                 )
             for column, group_by in (("model_version", "model"), ("tenant_id", "tenant")):
-                if tenant_id is None:
-                    asked[f"{where} summary by {group_by}"] = (
-                        "overview",
-                        lambda w=window, c=column, b=bucket_s: queries.summary(
-                            w, tenant_id=None, column=c, bucket_s=b, may_lag=True
-                        ),
-                    )
-                    continue
-                asked[f"{where} series by {group_by}"] = (
+                asked[f"{where} summary by {group_by}"] = (
                     "overview",
-                    lambda w=window, t=tenant_id, c=column, b=bucket_s: queries.series(
-                        w, tenant_id=t, column=c, bucket_s=b
+                    lambda w=window, t=tenant_id, c=column, b=bucket_s: queries.summary(
+                        w, tenant_id=t, column=c, bucket_s=b, may_lag=t is None
                     ),
                 )
+                if tenant_id is None:
+                    continue
                 asked[f"{where} by {group_by}"] = (
                     "overview",
                     lambda w=window, t=tenant_id, g=group_by: queries.usage(

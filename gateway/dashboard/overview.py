@@ -136,16 +136,17 @@ async def _sums(queries: UsageQueries, chosen: Range, grouping: Grouping, *, ten
     """Of one tenant with percentiles; to merge their states for all takes seconds."""
     window, axis, column = chosen.window, chosen.axis, grouping.column
     edges = None if axis.is_even else axis.buckets
+    summary = queries.summary(
+        window, tenant_id=tenant_id, column=column, bucket_s=axis.bucket_s, edges=edges, may_lag=tenant_id is None
+    )
     if tenant_id is None:
-        return await queries.summary(
-            window, tenant_id=None, column=column, bucket_s=axis.bucket_s, edges=edges, may_lag=True
-        )
-    totals, page, series = await asyncio.gather(
+        return await summary
+    sums, totals, page = await asyncio.gather(
+        summary,
         queries.totals(window, tenant_id=tenant_id, has_percentiles=True),
         queries.usage(window, tenant_id=tenant_id, group_by=grouping.name, limit=1000, has_percentiles=True),
-        queries.series(window, tenant_id=tenant_id, column=column, bucket_s=axis.bucket_s, edges=edges),
     )
-    return Summary(totals, page.rows, series)
+    return Summary(totals, page.rows, sums.series)
 
 
 def _label(value: str | None, names: Mapping[str, str]) -> str:

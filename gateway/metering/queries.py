@@ -148,22 +148,6 @@ class UsageQueries:
         """The same by tenant and key, too, with when the newest was."""
         return await self.fetch(statements.refusals_by_key(window, tenant_id, limit=limit))
 
-    async def series(
-        self,
-        window: Window,
-        *,
-        tenant_id: str | None,
-        column: str,
-        bucket_s: int,
-        edges: Sequence[int] | None = None,
-        may_lag: bool = False,
-    ) -> list[Row]:
-        """Requests, tokens and cost by time bucket and by `column`. edges: where the buckets begin, in whole hours,
-        in place of multiples of `bucket_s`."""
-        grain = statements.grain_of_buckets(bucket_s) if edges is None else "hour"
-        pieces = await self._pieces(window, grain, may_lag=may_lag)
-        return await self.fetch(statements.series(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges))
-
     async def summary(
         self,
         window: Window,
@@ -174,7 +158,8 @@ class UsageQueries:
         edges: Sequence[int] | None = None,
         may_lag: bool = False,
     ) -> Summary:
-        """`totals`, groups of `usage` and `series` at once, which of all tenants costs a third of asking for each."""
+        """Totals, groups and time series of the same requests, which of all tenants costs a third of asking for each.
+        edges: where the buckets begin, in whole hours, in place of multiples of `bucket_s`."""
         grain = statements.grain_of_buckets(bucket_s) if edges is None else "hour"
         pieces = await self._pieces(window, grain, may_lag=may_lag)
         rows = await self.fetch(statements.summary(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges))

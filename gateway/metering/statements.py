@@ -219,23 +219,6 @@ def totals(
     return BoundQuery(f"SELECT {_FINISHED}{percentiles} FROM ({inner}) AS e", parameters)
 
 
-def series(
-    pieces: Sequence[Piece],
-    tenant_id: str | None,
-    *,
-    column: str,
-    bucket_s: int,
-    edges: Sequence[int] | None = None,
-) -> BoundQuery:
-    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS. edges: where buckets begin that
-    are no multiples of `bucket_s`."""
-    inner, parameters = _buckets(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges)
-    sql = f"""SELECT bucket, name, sum(e.requests) AS requests,
-sum(e.prompt_tokens + e.completion_tokens) AS tokens, sum(e.cost_nanousd) AS cost_nanousd
-FROM ({inner}) AS e GROUP BY bucket, name HAVING requests > 0 ORDER BY bucket, name"""
-    return BoundQuery(sql, parameters)
-
-
 def summary(
     pieces: Sequence[Piece],
     tenant_id: str | None,
@@ -244,18 +227,9 @@ def summary(
     bucket_s: int,
     edges: Sequence[int] | None = None,
 ) -> BoundQuery:
-    """`series`, and sums by `column` alone and of everything (`level` 0, 2 and 3), in one look at what they are of."""
-    inner, parameters = _buckets(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges)
-    sql = f"""SELECT grouping(bucket, name) AS level, bucket, name,
-sum(e.prompt_tokens + e.completion_tokens) AS tokens, {_FINISHED}
-FROM ({inner}) AS e GROUP BY GROUPING SETS ((bucket, name), (name), ())
-HAVING requests > 0 OR level = 3 ORDER BY bucket, name"""
-    return BoundQuery(sql, parameters)
-
-
-def _buckets(
-    pieces: Sequence[Piece], tenant_id: str | None, *, column: str, bucket_s: int, edges: Sequence[int] | None
-) -> tuple[str, dict[str, Any]]:
+    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS; by `column` alone; and of
+    everything (`level` 0, 2 and 3): in one look at what they are of. edges: where buckets begin that are no multiples
+    of `bucket_s`."""
     assert column in GROUP_COLUMNS.values()
     even = "intDiv(toUnixTimestamp({time}), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}}"
     keys = {
@@ -263,7 +237,11 @@ def _buckets(
         "name": f"nullIf(toString(e.{column}), '')",
     }
     inner, parameters = _union(pieces, tenant_id, keys)
-    return inner, parameters | ({"bucket_s": bucket_s} if edges is None else {"edges": list(edges)})
+    sql = f"""SELECT grouping(bucket, name) AS level, bucket, name,
+sum(e.prompt_tokens + e.completion_tokens) AS tokens, {_FINISHED}
+FROM ({inner}) AS e GROUP BY GROUPING SETS ((bucket, name), (name), ())
+HAVING requests > 0 OR level = 3 ORDER BY bucket, name"""
+    return BoundQuery(sql, parameters | ({"bucket_s": bucket_s} if edges is None else {"edges": list(edges)}))
 
 
 def refusals(window: Window, tenant_id: str | None, *, bucket: str, limit: int, after: str | None) -> BoundQuery:

@@ -1,5 +1,6 @@
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -93,7 +94,7 @@ async def everything(queries: UsageQueries) -> list[Any]:
             for question in (
                 queries.totals(window, tenant_id=tenant_id),
                 *(
-                    queries.series(window, tenant_id=tenant_id, column=column, bucket_s=bucket_s)
+                    _series(queries, window, tenant_id, column, bucket_s)
                     for column, bucket_s in (("model_version", 86400), ("adapter_id", 3 * 3600), ("tenant_id", 1800))
                 ),
                 *(
@@ -103,6 +104,12 @@ async def everything(queries: UsageQueries) -> list[Any]:
             )
         )
     )
+
+
+async def _series(
+    queries: UsageQueries, window: Window, tenant_id: str | None, column: str, bucket_s: int
+) -> list[Mapping[str, Any]]:
+    return list((await queries.summary(window, tenant_id=tenant_id, column=column, bucket_s=bucket_s)).series)
 
 
 async def test_rollups_answer_as_the_events_do_also_after_late_events_replays_and_corrections(
@@ -132,7 +139,7 @@ async def test_rollups_answer_as_the_events_do_also_after_late_events_replays_an
 
 @pytest.mark.parametrize(("column", "group_by"), [("model_version", "model"), ("adapter_id", "adapter")])
 @pytest.mark.parametrize("tenant_id", [None, "a", "of nobody"])
-async def test_a_summary_answers_as_totals_groups_and_series_do(
+async def test_a_summary_answers_as_totals_and_groups_do(
     keeper: RollupKeeper,
     store: UsageStore,
     queries: UsageQueries,
@@ -146,12 +153,19 @@ async def test_a_summary_answers_as_totals_groups_and_series_do(
         summary = await queries.summary(window, tenant_id=tenant_id, column=column, bucket_s=3600)
         totals = await queries.totals(window, tenant_id=tenant_id)
         page = await queries.usage(window, tenant_id=tenant_id, group_by=group_by)
-        series = await queries.series(window, tenant_id=tenant_id, column=column, bucket_s=3600)
         assert (totals["requests"] > 0) == (tenant_id != "of nobody")
         assert [of_names(summary.totals, totals)] == approx([totals])
         groups = sorted(summary.groups, key=lambda row: row[column] or "")
         assert [of_names(row, page.rows[0]) for row in groups] == approx(list(page.rows))
-        assert [of_names(row, series[0]) for row in summary.series] == approx(series)
+        by_name = Counter[str | None]()
+        for row in summary.series:
+            by_name[row["name"]] += row["requests"]
+        assert by_name == {row[column]: row["requests"] for row in page.rows}
+        hours = await queries.usage(window, tenant_id=tenant_id, group_by="hour", limit=1000)
+        by_hour = Counter[int]()
+        for row in summary.series:
+            by_hour[row["bucket"]] += row["cost_nanousd"]
+        assert by_hour == {int(row["timestamp"].timestamp()): row["cost_nanousd"] for row in hours.rows}
 
 
 def of_names(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
