@@ -9,12 +9,16 @@ from uuid import UUID
 
 from gateway.domain.limits import Limits
 from gateway.limits.reservation import Admission
-from gateway.limits.scripts import ADMIT, SETTLE, SHOW, TELL
+from gateway.limits.scripts import BATCH, RELEASE, SHOW, TELL
+from gateway.redis_client.grouping import Group
 from gateway.redis_client.resp import encode, encode_parts
 
-Closing = Literal["actual", "refund", "sweep"]
+Closing = Literal["actual", "refund"]
+Releasing = Literal["refund", "sweep"]
 Counting = Literal["always", "seeded", "never"]
 _MAX_NAME = 100
+STEP_PARTS = 4
+"""Of a batch: a step's kind and three values."""
 
 
 def held_key(tenant_id: UUID | str, incarnation: str) -> str:
@@ -39,22 +43,21 @@ def key_part(scope_name: str) -> str:
 class Terms:
     """The commands for requests of one tenant with the same scopes, limits and day."""
 
-    __slots__ = ("_admit", "_admit_seeded", "_scopes", "_settle", "_tell", "admission", "day")
+    __slots__ = ("_tell", "admission", "day", "group")
 
     def __init__(self, admission: Admission, *, incarnation: str, window_us: int) -> None:
         self.admission = admission
         self.day = admission.now.toordinal()
         scopes = admission.scopes()
-        self._scopes = scopes
         names = [key_part(scope.name) for scope in scopes]
         tenant_id = admission.tenant_id
         keys = (held_key(tenant_id, incarnation), *(scope_key(tenant_id, name) for name in names))
         record = " ".join(f"{name}={_flags(scope.limits)}" for name, scope in zip(names, scopes, strict=True))
         shared = (window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}", record)
         limits = [value for scope in scopes for value in _values(scope.limits)]
-        self._admit = _begin(ADMIT, keys, (*shared, *limits), more=3)
-        self._admit_seeded = _begin(ADMIT, keys, (*shared, *limits), more=5 + 2 * len(scopes))
-        self._settle = _begin(SETTLE, keys, (), more=4)
+        parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *limits)
+        self.group = Group(encode_parts(*parts), len(parts))
+        """What `admit` and `close` are steps of."""
         self._tell = _begin(TELL, keys, shared, more=6)
 
     def fits(self, admission: Admission) -> bool:
@@ -65,31 +68,35 @@ class Terms:
             and mine.inner_scopes == admission.inner_scopes
         )
 
-    def admit(self, request_id: str, tokens: int, cost_nanousd: int) -> bytes:
-        return self._admit + _figures(request_id, tokens, cost_nanousd)
-
-    def admit_seeded(self, request_id: str, tokens: int, cost_nanousd: int, used: Sequence[tuple[int, int]]) -> bytes:
-        """With what the ledger said of each scope: tokens of the day, cost of the month."""
-        yesterday, last_month = _yesterday(self.admission.now), _last_month(self.admission.now)
-        seeds = [value for pair in used for value in pair]
-        return (
-            self._admit_seeded
-            + _figures(request_id, tokens, cost_nanousd)
-            + encode_parts(f"{yesterday:%Y%m%d}", f"{last_month:%Y%m}", *seeds)
-        )
-
-    def settle(self, request_id: str, tokens: int, cost_nanousd: int, how: Closing) -> bytes:
-        return self._settle + _figures(request_id, tokens, cost_nanousd) + encode_parts(how)
-
     def tell(
         self, request_id: str, tokens: int, cost_nanousd: int, *, age_s: float, is_live: bool, counting: Counting
     ) -> bytes:
-        rest = encode_parts(int(age_s * 1e6), "live" if is_live else "done", counting)
-        return self._tell + _figures(request_id, tokens, cost_nanousd) + rest
+        figures = encode_parts(request_id, tokens, cost_nanousd)
+        return self._tell + figures + encode_parts(int(age_s * 1e6), "live" if is_live else "done", counting)
 
     def absorbs(self, other: "Terms") -> bool:
         """Do both count on the same scopes, day and month?"""
         return self is other or self._tell == other._tell
+
+
+def admit(request_id: str, tokens: int, cost_nanousd: int) -> bytes:
+    return _step("admit", request_id, tokens, cost_nanousd)
+
+
+def admit_seeded(admission: Admission, used: Sequence[tuple[int, int]]) -> bytes:
+    """With what the ledger said of each scope: tokens of the day, cost of the month."""
+    yesterday, last_month = _yesterday(admission.now), _last_month(admission.now)
+    return b"".join(
+        (
+            _step("first", f"{yesterday:%Y%m%d}", f"{last_month:%Y%m}", 0),
+            *(_step("seed", str(number), tokens, nanousd) for number, (tokens, nanousd) in enumerate(used, 1)),
+            admit(admission.request_id, admission.tokens, admission.cost_nanousd),
+        )
+    )
+
+
+def close(request_id: str, tokens: int, cost_nanousd: int, how: Closing) -> bytes:
+    return _step(how, request_id, tokens, cost_nanousd)
 
 
 def show(admission: Admission, *, window_us: int) -> bytes:
@@ -98,11 +105,11 @@ def show(admission: Admission, *, window_us: int) -> bytes:
     return encode("EVALSHA", SHOW, len(keys), *keys, window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}")
 
 
-def settle_foreign(tenant_id: str, incarnation: str, request_id: str, record: str, how: Closing) -> bytes:
-    """A settlement for another gateway's request, from its record."""
+def release(tenant_id: str, incarnation: str, request_id: str, record: str, how: Releasing) -> bytes:
+    """Give back what a request holds, by its record: whoever made it knows nothing of it any more."""
     names = [part.rpartition("=")[0] for part in record.split(" ")[6:]]
     keys = (held_key(tenant_id, incarnation), *(scope_key(tenant_id, name) for name in names))
-    return encode("EVALSHA", SETTLE, len(keys), *keys, request_id, 0, 0, how)
+    return encode("EVALSHA", RELEASE, len(keys), *keys, request_id, how)
 
 
 def _begin(digest: str, keys: Sequence[str], arguments: Sequence[str | int], *, more: int) -> bytes:
@@ -111,10 +118,13 @@ def _begin(digest: str, keys: Sequence[str], arguments: Sequence[str | int], *, 
     return b"*%d\r\n" % (len(parts) + more) + encode_parts(*parts)
 
 
-def _figures(request_id: str, tokens: int, cost_nanousd: int) -> bytes:
-    # Three calls of encode_parts in one line: this is the hot path.
-    a, b = str(tokens), str(cost_nanousd)
-    return f"${len(request_id)}\r\n{request_id}\r\n${len(a)}\r\n{a}\r\n${len(b)}\r\n{b}\r\n".encode()
+def _step(kind: str, a: str, b: int | str, c: int) -> bytes:
+    """STEP_PARTS of them."""
+    # encode_parts in one line: this is the hot path.
+    second, third = str(b), str(c)
+    return (
+        f"${len(kind)}\r\n{kind}\r\n${len(a)}\r\n{a}\r\n${len(second)}\r\n{second}\r\n${len(third)}\r\n{third}\r\n"
+    ).encode()
 
 
 def _values(limits: Limits) -> tuple[int | str, ...]:

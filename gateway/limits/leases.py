@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import cast
 from uuid import UUID
 
-from gateway.limits.commands import held_key, settle_foreign
+from gateway.limits.commands import held_key, release
 from gateway.limits.limiter import Limiter
 from gateway.redis_client import AWAY
 from gateway.redis_client.resp import encode
@@ -56,7 +56,7 @@ class LeaseKeeper:
             live = [(request_id, record) for request_id, record in held.items() if record.startswith("live")]
             await self._send(
                 tenant_id,
-                (settle_foreign(tenant_id, incarnation, request_id, record, "sweep") for request_id, record in live),
+                (release(tenant_id, incarnation, request_id, record, "sweep") for request_id, record in live),
             )
             await self._send(tenant_id, [encode("EXPIRE", held_key(tenant_id, incarnation), KEEP_SWEPT_S)])
             if live:
@@ -74,10 +74,7 @@ class LeaseKeeper:
             forgotten = [(request_id, record) for request_id, record in held.items() if request_id not in known]
             await self._send(
                 tenant_id,
-                (
-                    settle_foreign(tenant_id, incarnation, request_id, record, "refund")
-                    for request_id, record in forgotten
-                ),
+                (release(tenant_id, incarnation, request_id, record, "refund") for request_id, record in forgotten),
             )
 
     async def leave(self) -> None:

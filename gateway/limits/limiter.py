@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from gateway.http.errors import Unavailable
 from gateway.limits.availability import Availability
-from gateway.limits.commands import show
+from gateway.limits.commands import STEP_PARTS, admit, admit_seeded, close, show
 from gateway.limits.ledger import Ledger, LedgerAway, Readings
 from gateway.limits.local import Entry, LocalLimiter, Reading
 from gateway.limits.presence import LEASE_S, Presence
@@ -30,7 +30,8 @@ from gateway.limits.standing import Standing
 from gateway.limits.telling import Telling
 from gateway.limits.usage_now import UsageNow, from_here, from_redis
 from gateway.redis_client import AWAY
-from gateway.redis_client.line import Call, Late
+from gateway.redis_client.grouping import Call
+from gateway.redis_client.line import Late
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply
 
@@ -168,8 +169,8 @@ class Limiter:
     def _ask(self, entry: Entry) -> Call:
         account, admission = entry.accounts[0], entry.admission
         self._telling.register(account, admission.tenant_id)
-        command = entry.terms.admit(admission.request_id, admission.tokens, admission.cost_nanousd)
-        return self.redis.send(command, order=account.order)
+        step = admit(admission.request_id, admission.tokens, admission.cost_nanousd)
+        return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order)
 
     async def _ask_again(self, entry: Entry) -> Reply:
         """Redis lacks what was used this day or month: the ledger knows."""
@@ -181,8 +182,8 @@ class Limiter:
             else (0, 0)
             for scope in admission.scopes()
         ]
-        command = entry.terms.admit_seeded(admission.request_id, admission.tokens, admission.cost_nanousd, used)
-        return await self.redis.send(command, order=entry.accounts[0].order).future
+        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (2 + len(used))
+        return await self.redis.send_step(entry.terms.group, steps, num_parts, order=entry.accounts[0].order).future
 
     def _conclude(self, entry: Entry, reply: Reply) -> Reservation:
         assert isinstance(reply, bytes)
@@ -257,9 +258,8 @@ class Limiter:
         entry = settlement.entry
         if settlement.outcome == "actual" and not entry.is_known:
             return self._telling.tell(entry).future
-        terms, request_id = entry.terms, entry.admission.request_id
-        command = terms.settle(request_id, entry.tokens, entry.cost_nanousd, settlement.outcome)
-        return self.redis.send(command, order=entry.accounts[0].order).future
+        step = close(entry.admission.request_id, entry.tokens, entry.cost_nanousd, settlement.outcome)
+        return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=entry.accounts[0].order).future
 
     async def _watch_forever(self) -> None:
         """Probe while something is wrong, tell what Redis does not know, and return to it when it is back."""

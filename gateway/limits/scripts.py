@@ -15,7 +15,7 @@ def _digest(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SOURCES = {name: _read(name) for name in ("admit", "settle", "tell", "beat", "bury", "show")}
+_SOURCES = {name: _read(name) for name in ("batch", "release", "tell", "beat", "bury", "show")}
 SCRIPTS = tuple(_SOURCES.values())
-ADMIT, SETTLE, TELL, BEAT, BURY, SHOW = (_digest(source) for source in SCRIPTS)
+BATCH, RELEASE, TELL, BEAT, BURY, SHOW = (_digest(source) for source in SCRIPTS)
 """What EVALSHA calls them."""

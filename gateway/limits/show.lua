@@ -9,22 +9,19 @@ local now = now_us()
 local slot = math.floor(now * NUM_BUCKETS / window_us)
 local answers = {}
 for s, key in ipairs(KEYS) do
-  local scope = read_scope(key, slot, day_field, month_field)
+  local scope = open_scope(key, slot, day_field, month_field)
   local requests, tokens, first_us, last_us = 0, 0, 0, 0
-  if scope.oldest >= 0 then
-    for _, bucket in ipairs(redis.call('HMGET', key, unpack(bucket_numbers(scope)))) do
-      if bucket then
-        local requests_there, tokens_there, at = parse_bucket(bucket)
-        local left_us = at + window_us - now
-        if left_us > 0 then
-          requests, tokens = requests + requests_there, tokens + tokens_there
-          if first_us == 0 then first_us = left_us end
-          last_us = math.max(last_us, left_us)
-        end
-      end
+  for _, number in ipairs(scope.oldest >= 0 and read_buckets(scope) or {}) do
+    local bucket = scope.buckets[number]
+    local left_us = bucket[3] + window_us - now
+    if left_us > 0 then
+      requests, tokens = requests + bucket[1], tokens + bucket[2]
+      if first_us == 0 then first_us = left_us end
+      last_us = math.max(last_us, left_us)
     end
   end
+  local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
   answers[s] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', requests, tokens, scope.live, first_us,
-    last_us, scope.day, scope.seed_day or -1, scope.month, scope.seed_month or -1)
+    last_us, of_day[1], of_day[2], of_month[1], of_month[2])
 end
 return table.concat(answers, ';')

@@ -1,6 +1,6 @@
 -- Count a request that its gateway admitted without Redis, or that Redis may have forgotten. Telling twice counts once.
 --
--- KEYS as in admit.lua
+-- KEYS as in batch.lua
 -- ARGV 1 window_us  2 day  3 month  4 the record's scopes  5 request id  6 tokens  7 cost  8 age_us
 --      9 'live' (under way: reserved) or 'done' (this is what it came to)
 --      10 count it on day and month: 'always', 'seeded' (only where the ledger was asked before), or 'never'
@@ -15,7 +15,9 @@ local record = redis.call('HGET', held, id)
 if record == 'done' then return 0 end
 
 if record and not is_live then
-  close_record(record, tokens, cost, 'actual')
+  local scopes = {}
+  close_record(scopes, record, tokens, cost, 'actual')
+  for _, scope in ipairs(scopes) do save(scope) end
   redis.call('HSET', held, id, 'done')
   return 1
 end
@@ -26,15 +28,18 @@ local s = 1
 for flags in string.gmatch(ARGV[4], '=(%d)') do
   s = s + 1
   flags = tonumber(flags)
-  local scope = read_scope(KEYS[s], slot, day_field, month_field)
+  local scope = open_scope(KEYS[s], slot, day_field, month_field)
   drop_old(scope, now, window_us)
   -- What was swept is still in the window.
-  if age_us < window_us and not is_swept then count(scope, at, tokens) end
+  if age_us < window_us and not is_swept then count(scope, slot, at, tokens) end
+  scope.is_changed = true
   if is_live then scope.live = scope.live + 1 end
-  local on_day = flags % 2 == 1 and (periods == 'always' or periods == 'seeded' and scope.seed_day)
-  local on_month = flags >= 2 and (periods == 'always' or periods == 'seeded' and scope.seed_month)
-  scope.day, scope.month = scope.day + tokens, scope.month + cost
-  write_scope(scope, day_field, month_field, on_day, on_month)
+  local function counts_on(field)
+    return periods == 'always' or (periods == 'seeded' and scope.periods[field][2] >= 0)
+  end
+  if flags % 2 == 1 and counts_on(day_field) then add_to_period(scope, day_field, tokens) end
+  if flags >= 2 and counts_on(month_field) then add_to_period(scope, month_field, cost) end
+  save(scope)
   keep(held, scope, flags > 0)
 end
 if is_swept then

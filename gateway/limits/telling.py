@@ -10,7 +10,8 @@ from gateway.limits.commands import Counting
 from gateway.limits.local import Account, Entry, LocalLimiter
 from gateway.limits.presence import Presence
 from gateway.limits.settlements import Settlement, Settlements
-from gateway.redis_client.line import Call, ignore_outcome, is_our_fault
+from gateway.redis_client.grouping import Call
+from gateway.redis_client.line import ignore_outcome, is_our_fault
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply
 

@@ -1,7 +1,8 @@
 -- What the scripts share; it stands before each of them.
 --
 -- A scope (a tenant, a key, an end user) is one hash. Each of its fields is packed (struct, doubles), since a field costs
--- a call about a microsecond, and so does reading or writing a number as text:
+-- a call about a microsecond, and so does reading or writing a number as text. A script opens a scope, changes what it has
+-- read of it, and saves it once, for however many requests it was called:
 --   state       requests, tokens: the sums of the window as its buckets add up; live: requests under way; oldest,
 --               oldest_at: the oldest bucket (-1: none) and its last entry's time; newest_at: the last entry's time
 --   <number>    a bucket, named by floor(time / width): requests, tokens, its last entry's time. It leaves the window as
@@ -23,90 +24,114 @@ local function now_us()
   return clock[1] * 1000000 + clock[2]
 end
 
-local function parse_bucket(bucket) return struct.unpack('ddd', bucket) end
+local function not_negative(value) return value > 0 and value or 0 end
 
-local function format_bucket(requests, tokens, at)
-  return struct.pack('ddd', requests > 0 and requests or 0, tokens > 0 and tokens or 0, at)
+-- {requests, tokens, at}, or false
+local function parse_bucket(packed)
+  return packed and {struct.unpack('ddd', packed)}
 end
 
-local function parse_period(field)
-  if not field then return 0, nil end
-  local counted, seed = struct.unpack('dd', field)
-  return counted, seed >= 0 and seed or nil
+-- {counted, seed or -1}
+local function parse_period(packed)
+  return packed and {struct.unpack('dd', packed)} or {0, -1}
 end
 
-local function format_period(counted, seed)
-  return struct.pack('dd', counted > 0 and counted or 0, seed or -1)
-end
-
-local function format_state(scope)
-  local requests, tokens, live = scope.requests, scope.tokens, scope.live
-  return struct.pack('dddddd', requests > 0 and requests or 0, tokens > 0 and tokens or 0, live > 0 and live or 0,
-    scope.oldest, scope.oldest_at, scope.newest_at)
-end
-
-local function read_scope(key, slot, day, month)
+local function open_scope(key, slot, day, month)
   local f = redis.call('HMGET', key, 'state', slot, day, month)
-  local counted_day, seed_day = parse_period(f[3])
-  local counted_month, seed_month = parse_period(f[4])
   local requests, tokens, live, oldest, oldest_at, newest_at = 0, 0, 0, -1, 0, 0
   if f[1] then requests, tokens, live, oldest, oldest_at, newest_at = struct.unpack('dddddd', f[1]) end
   return {
-    key = key, slot = slot, is_new = not f[1], bucket = f[2],
+    key = key, is_new = not f[1], is_changed = false,
     requests = requests, tokens = tokens, live = live, oldest = oldest, oldest_at = oldest_at, newest_at = newest_at,
-    day = counted_day, seed_day = seed_day, month = counted_month, seed_month = seed_month,
+    buckets = {[slot] = parse_bucket(f[2])}, new_buckets = {},
+    periods = {[day] = parse_period(f[3]), [month] = parse_period(f[4])}, new_periods = {},
   }
 end
 
--- The numbers that its buckets can have: all of them are within one window of each other.
-local function bucket_numbers(scope)
-  local numbers = {}
+local function bucket_of(scope, slot)
+  local bucket = scope.buckets[slot]
+  if bucket == nil then
+    bucket = parse_bucket(redis.call('HGET', scope.key, slot))
+    scope.buckets[slot] = bucket
+  end
+  return bucket
+end
+
+local function period_of(scope, name)
+  local period = scope.periods[name]
+  if not period then
+    period = parse_period(redis.call('HGET', scope.key, name))
+    scope.periods[name] = period
+  end
+  return period
+end
+
+local function save(scope)
+  if not scope.is_changed then return end
+  local fields, n = {'state', struct.pack('dddddd', scope.requests, scope.tokens, scope.live, scope.oldest,
+    scope.oldest_at, scope.newest_at)}, 2
+  for slot, bucket in pairs(scope.new_buckets) do
+    fields[n + 1], fields[n + 2], n = slot, struct.pack('ddd', bucket[1], bucket[2], bucket[3]), n + 2
+  end
+  for name, period in pairs(scope.new_periods) do
+    fields[n + 1], fields[n + 2], n = name, struct.pack('dd', period[1], period[2]), n + 2
+  end
+  redis.call('HSET', scope.key, unpack(fields))
+end
+
+-- All that lie in the window, from the oldest on. They have consecutive numbers, for all are within a window of each
+-- other.
+local function read_buckets(scope)
+  local numbers, found = {}, {}
   for i = 0, NUM_BUCKETS + 2 do numbers[i + 1] = scope.oldest + i end
-  return numbers
+  for i, packed in ipairs(redis.call('HMGET', scope.key, unpack(numbers))) do
+    local number = numbers[i]
+    if scope.buckets[number] == nil then scope.buckets[number] = parse_bucket(packed) end
+    if scope.buckets[number] then found[#found + 1] = number end
+  end
+  return found
 end
 
 local function drop_old(scope, now, window_us)
   if scope.oldest < 0 or scope.oldest_at + window_us > now then return end
-  local numbers, gone = bucket_numbers(scope), {}
-  local buckets = redis.call('HMGET', scope.key, unpack(numbers))
-  scope.oldest, scope.oldest_at = -1, 0
-  for i, bucket in ipairs(buckets) do
-    if bucket then
-      local requests, tokens, at = parse_bucket(bucket)
-      if at + window_us > now then
-        scope.oldest, scope.oldest_at = numbers[i], at
-        break
-      end
-      scope.requests, scope.tokens = scope.requests - requests, scope.tokens - tokens
-      gone[#gone + 1] = numbers[i]
-      if numbers[i] == scope.slot then scope.bucket = false end
+  local numbers, gone = read_buckets(scope), {}
+  scope.oldest, scope.oldest_at, scope.is_changed = -1, 0, true
+  for _, number in ipairs(numbers) do
+    local bucket = scope.buckets[number]
+    if bucket[3] + window_us > now then
+      scope.oldest, scope.oldest_at = number, bucket[3]
+      break
     end
+    scope.requests, scope.tokens = not_negative(scope.requests - bucket[1]), not_negative(scope.tokens - bucket[2])
+    scope.buckets[number] = false
+    gone[#gone + 1] = number
   end
   if scope.oldest < 0 then scope.requests, scope.tokens = 0, 0 end
   if #gone > 0 then redis.call('HDEL', scope.key, unpack(gone)) end
-  redis.call('HSET', scope.key, 'state', format_state(scope))
 end
 
--- One more request of `tokens` at `at`, which lies in the bucket `scope.slot`.
-local function count(scope, at, tokens)
-  local requests_there, tokens_there, last = 0, 0, at
-  if scope.bucket then
-    requests_there, tokens_there, last = parse_bucket(scope.bucket)
-    if at > last then last = at end
+-- One more request of `tokens` at `at`, which lies in the bucket `slot`. Whether that is a new one.
+local function count(scope, slot, at, tokens)
+  local bucket = bucket_of(scope, slot)
+  local is_new = not bucket
+  if is_new then
+    bucket = {0, 0, at}
+    scope.buckets[slot] = bucket
   end
-  scope.bucket = format_bucket(requests_there + 1, tokens_there + tokens, last)
-  scope.requests, scope.tokens = scope.requests + 1, scope.tokens + tokens
+  scope.new_buckets[slot] = bucket
+  bucket[1], bucket[2] = bucket[1] + 1, bucket[2] + tokens
+  if at > bucket[3] then bucket[3] = at end
+  scope.requests, scope.tokens, scope.is_changed = scope.requests + 1, scope.tokens + tokens, true
   if at > scope.newest_at then scope.newest_at = at end
-  if scope.oldest < 0 or scope.slot <= scope.oldest then scope.oldest, scope.oldest_at = scope.slot, last end
+  if scope.oldest < 0 or slot <= scope.oldest then scope.oldest, scope.oldest_at = slot, bucket[3] end
+  return is_new
 end
 
--- Write back what `count` changed, `live`, and where asked for the day and the month.
-local function write_scope(scope, day, month, on_day, on_month)
-  local fields, n = {'state', format_state(scope)}, 2
-  if scope.bucket then fields[3], fields[4], n = scope.slot, scope.bucket, 4 end
-  if on_day then fields[n + 1], fields[n + 2], n = day, format_period(scope.day, scope.seed_day), n + 2 end
-  if on_month then fields[n + 1], fields[n + 2], n = month, format_period(scope.month, scope.seed_month), n + 2 end
-  redis.call('HSET', scope.key, unpack(fields))
+-- So much more (or less) was used in a day or a month.
+local function add_to_period(scope, name, amount)
+  local period = period_of(scope, name)
+  period[1] = not_negative(period[1] + amount)
+  scope.new_periods[name], scope.is_changed = period, true
 end
 
 -- End users are named by clients, and there is no end to names: theirs are forgotten soon, and day and month asked of the
@@ -124,34 +149,36 @@ end
 
 local RECORD = '^(%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 
--- Replace what `record` reserved in KEYS[2..] by what the request came to.
+-- Replace what `record` reserved in its scopes by what the request came to. `scopes`: those open, to which this adds.
 -- how: 'actual'; 'refund', as if it had never been; 'sweep', its gateway seems dead: the window keeps it, the rest does not
-local function close_record(record, tokens, cost, how)
-  local state, slot, reserved, reserved_cost, day, month, scopes = string.match(record, RECORD)
+local function close_record(scopes, record, tokens, cost, how)
+  local state, slot, reserved, reserved_cost, day, month, names = string.match(record, RECORD)
   local was_live = state == 'live'
-  day, month = 'day:' .. day, 'month:' .. month
+  slot, day, month = tonumber(slot), 'day:' .. day, 'month:' .. month
   reserved, reserved_cost = tonumber(reserved), tonumber(reserved_cost)
   if how ~= 'actual' then tokens, cost = 0, 0 end
-  local s = 1
-  for flags in string.gmatch(scopes, '=(%d)') do
+  local s = 0
+  for flags in string.gmatch(names, '=(%d)') do
     s = s + 1
     flags = tonumber(flags)
-    local scope = read_scope(KEYS[s], slot, day, month)
+    local scope = scopes[s]
+    if not scope then
+      scope = open_scope(KEYS[s + 1], slot, day, month)
+      scopes[s] = scope
+    end
     if not scope.is_new then
-      if was_live then
-        scope.live = scope.live - 1
-        scope.day, scope.month = scope.day - reserved, scope.month - reserved_cost
-      end
-      scope.day, scope.month = scope.day + tokens, scope.month + cost
-      if how == 'sweep' then
-        scope.bucket = false
-      elseif scope.bucket then
-        local requests_there, tokens_there, at = parse_bucket(scope.bucket)
+      scope.is_changed = true
+      if was_live then scope.live = not_negative(scope.live - 1) end
+      if flags % 2 == 1 then add_to_period(scope, day, tokens - (was_live and reserved or 0)) end
+      if flags >= 2 then add_to_period(scope, month, cost - (was_live and reserved_cost or 0)) end
+      local bucket = how ~= 'sweep' and bucket_of(scope, slot)
+      if bucket then
         local fewer = how == 'refund' and 1 or 0
-        scope.requests, scope.tokens = scope.requests - fewer, scope.tokens + tokens - reserved
-        scope.bucket = format_bucket(requests_there - fewer, tokens_there + tokens - reserved, at)
+        bucket[1], bucket[2] = not_negative(bucket[1] - fewer), not_negative(bucket[2] + tokens - reserved)
+        scope.requests = not_negative(scope.requests - fewer)
+        scope.tokens = not_negative(scope.tokens + tokens - reserved)
+        scope.new_buckets[slot] = bucket
       end
-      write_scope(scope, day, month, flags % 2 == 1, flags >= 2)
     end
   end
 end

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from redis.exceptions import RedisError, ResponseError
 
+from gateway.redis_client.grouping import Call, Group, commands_of
 from gateway.redis_client.resp import BadReply, Replies, Reply, encode
 
 TICKS = 10
@@ -42,7 +43,7 @@ def is_our_fault(error: BaseException | None) -> bool:
 class Late(RedisError):
     """The deadline passed; the answer may still come, and `call.then` is told of it."""
 
-    def __init__(self, call: "Call") -> None:
+    def __init__(self, call: Call) -> None:
         super().__init__("no answer within the deadline")
         self.call = call
 
@@ -65,19 +66,6 @@ class Watch(Protocol):
     def note_lines(self, num_lines: int) -> None:
         """So many connections stand now."""
         ...
-
-
-class Call:
-    __slots__ = ("command", "future", "is_late", "is_repeated", "then", "tick")
-
-    def __init__(self, command: bytes, future: "asyncio.Future[Reply]", tick: int) -> None:
-        self.command = command
-        self.future = future
-        self.tick = tick
-        self.is_late = False
-        self.is_repeated = False
-        self.then: Callable[[Reply | RedisError], None] | None = None
-        """Told of what comes after the deadline."""
 
 
 class Line(asyncio.Protocol):
@@ -117,11 +105,11 @@ class Line(asyncio.Protocol):
         self._max_in_flight = max_in_flight
         self._window = min(self._window, max_in_flight)
 
-    def send(self, command: bytes) -> Call:
+    def send(self, command: bytes, group: Group | None = None, num_parts: int = 0) -> Call:
         """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the line is not open."""
         if self._transport is None:
             raise Lost("not connected")
-        call = Call(command, self._loop.create_future(), self._ticks)
+        call = Call(command, self._loop.create_future(), self._ticks, group, num_parts)
         self._queue.append(call)
         if not self._is_flushing:
             self._flush_soon()
@@ -176,7 +164,20 @@ class Line(asyncio.Protocol):
 
     def _match(self, reply: Reply) -> bool:
         """Whether the reply was a good one and in time."""
-        call = self._waiting.popleft()
+        first = self._waiting.popleft()
+        if first.group is None:
+            return self._match_one(first, reply)
+        calls = [first, *(self._waiting.popleft() for _ in range(first.num_together - 1))]
+        replies = reply.split(b";") if isinstance(reply, bytes) else [reply] * len(calls)
+        if len(replies) != len(calls):
+            self._waiting.extendleft(reversed(calls))
+            raise BadReply(f"{len(replies)} answers to {len(calls)} steps")
+        is_good = False
+        for call, each in zip(calls, replies, strict=True):
+            is_good |= self._match_one(call, each)
+        return is_good
+
+    def _match_one(self, call: Call, reply: Reply) -> bool:
         if call is self._probe:
             self._probe = None
         if isinstance(reply, ResponseError):
@@ -221,8 +222,9 @@ class Line(asyncio.Protocol):
             return
         for call in calls:
             call.tick = self._ticks
-        self._waiting.extend(calls)
-        self._transport.write(b"".join([call.command for call in calls]))
+        ordered, commands = commands_of(calls)
+        self._waiting.extend(ordered)
+        self._transport.write(b"".join(commands))
         if not self._is_ticking:
             self._is_ticking = True
             self._ticked_at = time.monotonic()

@@ -8,7 +8,8 @@ from typing import Any
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.exceptions import RedisError
 
-from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Call, Line, Lost, Watch
+from gateway.redis_client.grouping import Call, Group
+from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Line, Lost, Watch
 from gateway.redis_client.resp import Reply, encode
 
 _log = logging.getLogger(__name__)
@@ -49,11 +50,11 @@ class Pipeline:
 
     def send(self, command: bytes, *, order: int = 0) -> Call:
         """Written together with all other calls of this turn of the event loop. Raises Lost without a connection."""
-        for place in range(order, order + NUM_LINES):
-            line = self._lines[place % NUM_LINES]
-            if line is not None and line.is_open:
-                return line.send(command)
-        raise Lost("no connection to Redis")
+        return self._line(order).send(command)
+
+    def send_step(self, group: Group, step: bytes, num_parts: int, *, order: int = 0) -> Call:
+        """The same for a step; those of a group, which have one `order`, are one command where they leave together."""
+        return self._line(order).send(step, group, num_parts)
 
     async def execute(self, *parts: str | bytes | int) -> Reply:
         """One command. Raises what AWAY names."""
@@ -70,6 +71,13 @@ class Pipeline:
         for line in self._lines:
             if line is not None:
                 line.probe()
+
+    def _line(self, order: int) -> Line:
+        for place in range(order, order + NUM_LINES):
+            line = self._lines[place % NUM_LINES]
+            if line is not None and line.is_open:
+                return line
+        raise Lost("no connection to Redis")
 
     async def _keep_line(self, place: int) -> None:
         pause_s = 0.0

@@ -13,9 +13,10 @@ from redis.exceptions import ResponseError
 
 from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
+from gateway.redis_client.grouping import Group
 from gateway.redis_client.line import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
 from gateway.redis_client.pipeline import NUM_LINES, Pipeline
-from gateway.redis_client.resp import encode
+from gateway.redis_client.resp import encode, encode_parts
 from tests.support.valkey import ValkeyProcess
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -168,6 +169,43 @@ async def test_an_error_is_its_own_calls_only(valkey: ValkeyProcess) -> None:
             await bad.future
         assert await good.future == b"PONG"
         assert seen.num_late == 0
+
+
+async def test_steps_of_a_group_are_one_command_in_their_order(valkey: ValkeyProcess) -> None:
+    key = str(uuid4())
+    script = "redis.call('RPUSH', KEYS[1], unpack(ARGV)) return table.concat(ARGV, ';')"
+    one, other = (Group(encode_parts("EVAL", f"{script} --{name}", 1, key), 4) for name in "ab")
+    async with open_pipeline(valkey.url) as (pipeline, _):
+        steps = [
+            pipeline.send_step(one, encode_parts("1"), 1),
+            pipeline.send_step(other, encode_parts("2"), 1),
+            pipeline.send_step(one, encode_parts("3"), 1),
+            pipeline.send(encode("RPUSH", key, "alone")),
+            pipeline.send_step(one, encode_parts("4"), 1),
+        ]
+        assert [await step.future for step in steps] == [b"1", b"2", b"3", 4, b"4"]
+        # None passed the one that is in no group, and the third joined the first.
+        assert await pipeline.execute("LRANGE", key, 0, -1) == [b"1", b"3", b"2", b"alone", b"4"]
+
+
+async def test_a_groups_error_is_told_to_all_its_steps_and_to_no_other(valkey: ValkeyProcess) -> None:
+    bad = Group(encode_parts("EVAL", "return redis.error_reply('ERR no')", 0), 3)
+    async with open_pipeline(valkey.url) as (pipeline, _):
+        steps = [pipeline.send_step(bad, encode_parts(number), 1) for number in range(3)]
+        good = pipeline.send(encode("PING"))
+        for step in steps:
+            with pytest.raises(ResponseError):
+                await step.future
+        assert await good.future == b"PONG"
+
+
+async def test_too_few_answers_to_a_group_end_the_line(valkey: ValkeyProcess) -> None:
+    wrong = Group(encode_parts("EVAL", "return 'a;b'", 0), 3)
+    async with open_pipeline(valkey.url) as (pipeline, seen):
+        for step in [pipeline.send_step(wrong, encode_parts(number), 1) for number in range(3)]:
+            with pytest.raises(Lost):
+                await step.future
+        await seen.until_lines(NUM_LINES)
 
 
 async def test_connections_that_were_cut_come_back(valkey: ValkeyProcess) -> None:

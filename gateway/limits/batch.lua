@@ -1,0 +1,161 @@
+-- What a gateway has for one tenant at a time, in its order: requests to admit and requests that ended. All limits of all
+-- scopes are checked and everything reserved or nothing. One call, so no race can exceed a limit, and no dearer for ten
+-- requests than for two.
+--
+-- KEYS 1 held by this gateway  2.. scopes, the tenant first
+-- ARGV 1 window_us  2 day  3 month  4 the record's scopes ('tenant=3 ...')
+--      for each scope: requests, tokens, live, tokens a day, cost a month ('' = no limit)
+--      then any number of steps, four values each:
+--        admit  request id  tokens  cost
+--        actual request id  tokens  cost    it came to this; a second time finds nothing to replace
+--        refund request id  -       -       as if it had never been
+--        first  day         month   -       the ledger was asked: the first day and month to keep
+--        seed   scope       tokens  cost    what it said of that scope's day and month
+-- Answer, for each of the first three and with ';' between: of admit 'verdict scope retry_us requests tokens reset_us',
+-- of the others 1 or 0, whether anything was done. verdict: ok, load (ask the ledger), or the limit that binds, with the number of its scope
+-- (from 1) and when to come back. The rest is the tenant's standing.
+local held, num_scopes = KEYS[1], #KEYS - 1
+local window_us, day, month = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local day_field, month_field = 'day:' .. day, 'month:' .. month
+local now = now_us()
+local slot = math.floor(now * NUM_BUCKETS / window_us)
+local steps = 5 + 5 * num_scopes
+local scopes, records, new_records, ended = {}, {}, {}, {}
+
+for s = 1, num_scopes do
+  local scope, at = open_scope(KEYS[s + 1], slot, day_field, month_field), 4 + 5 * (s - 1)
+  scope.max_requests, scope.max_tokens, scope.max_live = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  scope.max_day, scope.max_month = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  drop_old(scope, now, window_us)
+  scopes[s] = scope
+end
+
+local function read_records()
+  local ids = {}
+  for at = steps, #ARGV, 4 do ids[#ids + 1] = ARGV[at + 1] end
+  for i, record in ipairs(redis.call('HMGET', held, unpack(ids))) do records[ids[i]] = record end
+end
+
+local function drop_past_periods(key, first_day, first_month)
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local period, digits = string.match(field, '^(%a+):(%d+)$')
+    local first = (period == 'day' and first_day) or (period == 'month' and first_month)
+    if first and digits < first then redis.call('HDEL', key, field) end
+  end
+end
+
+-- The ledger is believed where nothing else is known.
+local function seed(scope, field, used)
+  local period = period_of(scope, field)
+  if period[2] < 0 then
+    period[2], scope.new_periods[field], scope.is_changed, scope.is_seeded = used, period, true, true
+  end
+end
+
+local function lacks_seed()
+  for _, scope in ipairs(scopes) do
+    if scope.max_day and scope.periods[day_field][2] < 0 then return true end
+    if scope.max_month and scope.periods[month_field][2] < 0 then return true end
+  end
+  return false
+end
+
+-- When enough of the oldest buckets have left for `excess` requests (part 1) or tokens (part 2) to be free.
+local function frees_in(scope, excess, part)
+  if scope.oldest < 0 then return window_us end
+  -- What a flood asks all the time has the short answer.
+  if part == 1 and excess == 1 then return math.max(1, scope.oldest_at + window_us - now) end
+  scope.numbers = scope.numbers or read_buckets(scope)
+  for _, number in ipairs(scope.numbers) do
+    local bucket = scope.buckets[number]
+    excess = excess - bucket[part]
+    if excess <= 0 then return math.max(1, bucket[3] + window_us - now) end
+  end
+  return window_us
+end
+
+-- The limit that binds, the number of its scope, and when to come back.
+local function binding(need, cost, is_load)
+  for s, scope in ipairs(scopes) do
+    -- Where the ledger is still to be asked, the window is looked at first: who floods is not to flood the ledger.
+    if not is_load then
+      local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
+      if scope.max_day and of_day[2] + of_day[1] + need > scope.max_day then return 'tokens_per_day', s, 0 end
+      if scope.max_month and of_month[2] + of_month[1] + cost > scope.max_month then return 'budget', s, 0 end
+    end
+    if scope.max_requests and scope.requests + 1 > scope.max_requests then
+      return 'requests_per_minute', s, frees_in(scope, scope.requests + 1 - scope.max_requests, 1)
+    end
+    if scope.max_tokens and scope.tokens + need > scope.max_tokens then
+      return 'tokens_per_minute', s, frees_in(scope, scope.tokens + need - scope.max_tokens, 2)
+    end
+    if scope.max_live and scope.live + 1 > scope.max_live then return 'concurrency', s, 1000000 end
+  end
+  if is_load then return 'load', 0, 0 end
+  return 'ok', 0, 0
+end
+
+local function reserve(id, need, cost)
+  -- Settled before it came to us, on another connection: nothing is left to reserve.
+  if records[id] then return end
+  records[id] = string.format('live %d %d %d %s %s %s', slot, need, cost, day, month, ARGV[4])
+  new_records[id] = true
+  for _, scope in ipairs(scopes) do
+    if count(scope, slot, now, need) then scope.is_kept, scope.numbers = true, nil end
+    scope.live, scope.is_new = scope.live + 1, false
+    if scope.max_day then add_to_period(scope, day_field, need) end
+    if scope.max_month then add_to_period(scope, month_field, cost) end
+  end
+end
+
+local function admit(id, need, cost)
+  local verdict, number, retry_us = binding(need, cost, lacks_seed())
+  if verdict == 'ok' then reserve(id, need, cost) end
+  local tenant = scopes[1]
+  local reset_us = tenant.oldest >= 0 and math.max(0, tenant.newest_at + window_us - now) or 0
+  return string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens, reset_us)
+end
+
+local function close(id, tokens, cost, how)
+  local record = records[id]
+  -- Its gateway asks for a refund only of what it has forgotten: then the mark of `tell` has done its work.
+  if not record or (record == 'done' and how ~= 'refund') then return '0' end
+  if record ~= 'done' then close_record(scopes, record, tokens, cost, how) end
+  if new_records[id] then new_records[id] = nil else ended[#ended + 1] = id end
+  records[id] = false
+  return record ~= 'done' and '1' or '0'
+end
+
+local answers, first_day, first_month = {}, nil, nil
+read_records()
+for at = steps, #ARGV, 4 do
+  local kind, id = ARGV[at], ARGV[at + 1]
+  if kind == 'admit' then
+    answers[#answers + 1] = admit(id, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]))
+  elseif kind == 'first' then
+    first_day, first_month = id, ARGV[at + 2]
+  elseif kind == 'seed' then
+    local scope = scopes[tonumber(id)]
+    if scope.max_day then seed(scope, day_field, tonumber(ARGV[at + 2])) end
+    if scope.max_month then seed(scope, month_field, tonumber(ARGV[at + 3])) end
+  else
+    answers[#answers + 1] = close(id, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), kind)
+  end
+end
+
+for _, scope in ipairs(scopes) do
+  save(scope)
+  if scope.is_seeded then drop_past_periods(scope.key, first_day, first_month) end
+end
+local fields = {}
+for id in pairs(new_records) do fields[#fields + 1], fields[#fields + 2] = id, records[id] end
+if #fields > 0 then redis.call('HSET', held, unpack(fields)) end
+if #ended > 0 then redis.call('HDEL', held, unpack(ended)) end
+for _, scope in ipairs(scopes) do
+  if scope.is_kept then
+    keep(held, scope, scope.max_day or scope.max_month)
+  elseif scope.is_seeded then
+    redis.call('EXPIRE', scope.key, kept_s(scope.key, true))
+  end
+end
+return table.concat(answers, ';')
