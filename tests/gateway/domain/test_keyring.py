@@ -1,7 +1,7 @@
 """Keys in memory: no I/O while they are fresh, revocation within two seconds, service while the database is away."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -85,6 +85,28 @@ async def test_a_revoked_key_is_refused_after_two_seconds_without_being_told(ses
     clock.now += FRESH_S
     with pytest.raises(Unauthenticated):
         await keyring.authenticate_key(ADMIN_KEY)
+
+
+async def test_many_that_wait_for_a_reading_are_let_in_by_what_is_remembered(sessions: Sessions) -> None:
+    class CountingPeppers(Peppers):
+        num_asked = 0
+
+        def likely(self, pepper_id: bytes | None) -> Iterable[str]:
+            CountingPeppers.num_asked += 1
+            return super().likely(pepper_id)
+
+    clock = Clock()
+    keyring = Keyring(sessions, peppers=CountingPeppers(PEPPER), clock=clock)
+    await keyring.authenticate(HEADER)
+    clock.now += FRESH_S
+    assert keyring.known(HEADER) is None
+    principals = await asyncio.gather(*(keyring.authenticate(HEADER) for _ in range(100)))
+    assert all(principal.is_platform_admin for principal in principals)
+    assert CountingPeppers.num_asked == 1
+    clock.now += FRESH_S
+    with pytest.raises(Unauthenticated):
+        await keyring.authenticate(f"Bearer {ADMIN_KEY}x")
+    assert CountingPeppers.num_asked == 2
 
 
 async def test_known_keys_work_while_the_database_is_away_but_not_for_ever(sessions: Sessions) -> None:
