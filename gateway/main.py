@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from gateway.app import create_asgi
-from gateway.garbage import GarbageCollector
+from gateway.garbage import OBJECTS_A_CONNECTION, OBJECTS_A_REQUEST, GarbageCollector
 from gateway.http.acceptor import accept_from
 from gateway.http.connection import connections_through
 from gateway.http.draining import serve_last_requests
@@ -64,8 +64,13 @@ def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int
     return 0
 
 
-def _collect_garbage(_server: uvicorn.Server, services: Services) -> None:
-    GarbageCollector(lambda: services.metrics.num_in_flight).start(asyncio.get_running_loop())
+def _collect_garbage(server: uvicorn.Server, services: Services) -> None:
+    connections, metrics = server.server_state.connections, services.metrics
+
+    def num_in_use() -> int:
+        return OBJECTS_A_CONNECTION * len(connections) + OBJECTS_A_REQUEST * metrics.num_in_flight
+
+    GarbageCollector(num_in_use).start(asyncio.get_running_loop())
 
 
 async def serve(

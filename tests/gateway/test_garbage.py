@@ -19,7 +19,7 @@ def cycle():
 
 async def main():
     global num_under_way
-    GarbageCollector(lambda: num_under_way).start(asyncio.get_running_loop())
+    GarbageCollector(lambda: num_under_way * OBJECTS_A_REQUEST).start(asyncio.get_running_loop())
     looks.clear()
     num_under_way = 4000
     theirs = [[] for _ in range(num_under_way * OBJECTS_A_REQUEST)]
@@ -70,11 +70,11 @@ def test_garbage_is_found_and_requests_under_way_are_none() -> None:
     ],
 )
 def test_a_look_is_due_where_there_is_as_much_garbage_as_it_costs(num_new: int, num_requests: int, due: bool) -> None:
-    assert is_due(num_new, num_requests) == due
+    assert is_due(num_new, num_requests * OBJECTS_A_REQUEST) == due
 
 
 def test_older_objects_are_looked_at_seldom_and_in_a_crowd_more_so() -> None:
     assert [generation_due(young, 0, 0) for young in (0, 19, 20)] == [0, 0, 1]
     assert generation_due(20, 100, 0) == 2
-    assert [generation_due(young, 100, 5000) for young in (20, 200)] == [0, 1]
-    assert generation_due(0, 1000, 5000) == 2
+    assert [generation_due(young, 100, 5000 * OBJECTS_A_REQUEST) for young in (20, 200)] == [0, 1]
+    assert generation_due(0, 1000, 5000 * OBJECTS_A_REQUEST) == 2
