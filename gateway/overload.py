@@ -1,7 +1,7 @@
 """Refusing early: what this process cannot carry is told so at once, batch first and enterprise last.
 
 Two things are measured, and both are our own. The loop's lag: how late something is handled that came in now. And the
-requests in preparation: admitted, while no member was called yet. Requests that wait for a slow store count among these
+requests in preparation: read, while no member was called yet. Requests that wait for a slow store count among these
 only up to its deadline, and the bounds have room for them (2,000 a second for 0.1 s are 200).
 """
 
@@ -62,6 +62,8 @@ class OverloadGuard:
         self._shedder = Shedder(bounds or Bounds())
         self._jitter = jitter or random.Random()
         self.num_preparing = 0
+        self._num_arrived = 0
+        """In this turn of the event loop: their tasks run in the next one, however many more are read before."""
 
     @property
     def lag_s(self) -> float:
@@ -70,7 +72,13 @@ class OverloadGuard:
     @property
     def is_shedding(self) -> bool:
         """Whether anybody is refused now: batch is the first."""
-        return self._shedder.refuses(_UNKNOWN - 1, num_preparing=self.num_preparing)
+        return self._refuses(_UNKNOWN - 1)
+
+    def note_arrival(self) -> None:
+        """A request's task was made, and has not run yet."""
+        if not self._num_arrived:
+            asyncio.get_running_loop().call_soon(self._forget_arrivals)
+        self._num_arrived += 1
 
     def check(self, priority: int) -> None:
         """Before the body is read. Raises Saturated when a request of this class is one too many."""
@@ -83,8 +91,7 @@ class OverloadGuard:
     def begin(self, priority: int) -> "Preparation":
         """As `check`, and count the request until the result's `end`."""
         index = min(max(priority, 0), _UNKNOWN - 1)
-        if self._shedder.refuses(index, num_preparing=self.num_preparing):
-            self._refuse(index)
+        self._check(index)
         return Preparation(self)
 
     def note_beat(self, lateness_s: float) -> None:
@@ -100,8 +107,14 @@ class OverloadGuard:
             await asyncio.sleep(0)
             self.note_beat(max(0.0, time.monotonic() - due_s))
 
+    def _forget_arrivals(self) -> None:
+        self._num_arrived = 0
+
+    def _refuses(self, index: int) -> bool:
+        return self._shedder.refuses(index, num_preparing=self.num_preparing + self._num_arrived)
+
     def _check(self, index: int) -> None:
-        if self._shedder.refuses(index, num_preparing=self.num_preparing):
+        if self._refuses(index):
             self._refuse(index)
 
     def _refuse(self, index: int) -> NoReturn:

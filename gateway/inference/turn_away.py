@@ -16,8 +16,14 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
     """Refuses what `OverloadGuard` would, of keys that are known. All others go the whole way."""
 
     def turn_away(scope: Mapping[str, Any]) -> Refusal | None:
-        if not services.overload.is_shedding or scope["method"] != "POST" or scope["path"] not in _PATHS:
+        if scope["method"] != "POST" or scope["path"] not in _PATHS:
             return None
+        refusal = refused(scope) if services.overload.is_shedding else None
+        if refusal is None:
+            services.overload.note_arrival()
+        return refusal
+
+    def refused(scope: Mapping[str, Any]) -> Refusal | None:
         headers = dict(scope["headers"])
         # A browser's page must be allowed to read its refusal, which is an application's business.
         if b"origin" in headers:

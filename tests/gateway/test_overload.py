@@ -140,3 +140,21 @@ async def test_a_loop_that_is_too_busy_is_measured_and_recovers() -> None:
         while refused_priorities(guard):  # noqa: ASYNC110
             await asyncio.sleep(BEAT_S)
         beating.cancel()
+
+
+async def test_requests_whose_tasks_have_not_run_yet_count() -> None:
+    guard, bounds = OverloadGuard(Metrics()), Bounds()
+    for _ in range(bounds.preparing[3] - 1):
+        guard.note_arrival()
+    assert refused_priorities(guard) == []
+    guard.note_arrival()
+    assert refused_priorities(guard) == [3]
+    for _ in range(bounds.preparing[0]):
+        guard.note_arrival()
+    assert refused_priorities(guard) == [*PRIORITIES]
+    # In the next turn they have run, and count as what they have become.
+    await asyncio.sleep(0)
+    assert refused_priorities(guard) == []
+    guard.note_arrival()
+    await asyncio.sleep(0)
+    assert not guard.is_shedding
