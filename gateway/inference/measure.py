@@ -337,4 +337,4 @@ def _too_long(param: Place, tokens: str, window: int) -> InvalidRequest:
 def _default_max_tokens(tier: TierTerms, prompt_tokens: int, pools: tuple[Pool, ...]) -> int:
     """The tier's default, less where the window of the narrowest pool that takes the prompt leaves less."""
     rooms = [pool.context_window - prompt_tokens for pool in pools if pool.context_window > prompt_tokens]
-    return min([tier.default_max_tokens, *rooms])
+    return min(tier.default_max_tokens, *rooms) if rooms else tier.default_max_tokens
