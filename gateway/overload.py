@@ -25,8 +25,8 @@ class Bounds:
 
     lag_s: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1, 1.0)
     """A lag that lasts this long is too much, until it is half of that."""
-    preparing: tuple[int, ...] = (800, 600, 500, 400, 3200)
-    """So many are too many: at 0.5 ms each, 800 are 0.4 s of work."""
+    preparing: tuple[int, ...] = (600, 500, 400, 300, 2400)
+    """So many are too many: at 0.3 ms each, 600 are 0.2 s of work, in which the loop turns several times."""
 
 
 class LoopLag:

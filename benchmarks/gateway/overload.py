@@ -35,15 +35,17 @@ def _measure(stage: Stage, gateway: Gateway, target: Target, report: Report, sec
     tries = [normal() for _ in range(_NUM_TRIES)]
     for seen in tries:
         check_right(target, seen)
+    rates = [seen.requests_per_s for seen in tries]
+    before = sum(rates) / len(rates)
     # The better one: twice too little would be no overload.
-    before = max(seen.requests_per_s for seen in tries)
+    rate = FACTOR * max(rates)
     is_local, watch = _metric_watcher(gateway)
-    seen = stage.load.open_loop(target, rate=FACTOR * before, connections=_CONNECTIONS, seconds=seconds, watch=watch)
+    seen = stage.load.open_loop(target, rate=rate, connections=_CONNECTIONS, seconds=seconds, watch=watch)
     time.sleep(RECOVERY_S)
     again = normal()
     after = again.requests_per_s if again.num_wrong == 0 else 0.0
     is_local.append(gateway.metric(_METRIC))
-    _report(target.name, seen, is_local, before, after, report)
+    _report(target.name, seen, is_local, rate, before, after, report)
 
 
 def _metric_watcher(gateway: Gateway) -> tuple[list[float | None], Callable[[], None]]:
@@ -61,7 +63,7 @@ def _metric_watcher(gateway: Gateway) -> tuple[list[float | None], Callable[[], 
 
 
 def _report(
-    dialect: str, seen: Seen, is_local: list[float | None], before: float, after: float, report: Report
+    dialect: str, seen: Seen, is_local: list[float | None], rate: float, before: float, after: float, report: Report
 ) -> None:
     def add(name: str, unit: str, value: float, gate: Gate, details: dict[str, object] | None = None) -> None:
         own_gate = gate if dialect == "foreign" else None
@@ -70,7 +72,7 @@ def _report(
 
     num_other = sum(times.count for status, times in seen.status.items() if status not in _EXPECTED)
     answers: dict[str, object] = {
-        "offered_per_s": FACTOR * before,
+        "offered_per_s": rate,
         "status": {status: times.count for status, times in seen.status.items()},
         "failed": {"connect": seen.failed.connect, "closed": seen.failed.closed, "unanswered": seen.failed.unanswered},
         "no_retry_after": seen.no_retry_after,
@@ -86,8 +88,8 @@ def _report(
     told = [value for value in is_local if value is not None]
     silent: dict[str, object] = {"samples": len(told), "without_answer": len(is_local) - len(told)}
     add("limiter_is_local", "at most", max(told, default=1.0), Gate("<=", 0), silent)
-    rates: dict[str, object] = {"before_per_s": before, "after_per_s": after}
-    add("normal_afterwards", "of before", after / before, Gate(">=", 0.8), rates)
+    normal: dict[str, object] = {"before_per_s": before, "after_per_s": after}
+    add("normal_afterwards", "of before", after / before, Gate(">=", 0.8), normal)
 
 
 def _p99_ms(seen: Seen, status: str) -> float:
