@@ -43,10 +43,11 @@ def key_part(scope_name: str) -> str:
 class Terms:
     """The commands for requests of one tenant with the same scopes, limits and day."""
 
-    __slots__ = ("_tell", "admission", "day", "group")
+    __slots__ = ("_tell", "_tier", "admission", "day", "group")
 
     def __init__(self, admission: Admission, *, incarnation: str, window_us: int) -> None:
         self.admission = admission
+        self._tier = admission.tier
         self.day = admission.now.toordinal()
         scopes = admission.scopes()
         names = [key_part(scope.name) for scope in scopes]
@@ -62,11 +63,14 @@ class Terms:
 
     def fits(self, admission: Admission) -> bool:
         mine = self.admission
-        return (
-            (mine.tier is admission.tier or _values(mine.tier) == _values(admission.tier))
-            and self.day == admission.now.toordinal()
-            and mine.inner_scopes == admission.inner_scopes
-        )
+        if self.day != admission.now.toordinal() or mine.inner_scopes != admission.inner_scopes:
+            return False
+        if self._tier is not admission.tier:
+            if _values(mine.tier) != _values(admission.tier):
+                return False
+            # The catalog was read anew, and says the same.
+            self._tier = admission.tier
+        return True
 
     def tell(
         self, request_id: str, tokens: int, cost_nanousd: int, *, age_s: float, is_live: bool, counting: Counting

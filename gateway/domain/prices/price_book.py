@@ -89,11 +89,11 @@ class RequestPrice:
 
     def most_nanousd(self, *, prompt_tokens: int, completion_tokens: int) -> int:
         """The most that the request may cost, however much of its prompt is cached."""
-        return max(
-            self.cost_nanousd(
-                prompt_tokens=prompt_tokens, cached_prompt_tokens=num_cached, completion_tokens=completion_tokens
-            )
-            for num_cached in (0, prompt_tokens)
+        is_cached_dearer = self.cached_prompt_nanousd > self.prompt_nanousd
+        return self.cost_nanousd(
+            prompt_tokens=prompt_tokens,
+            cached_prompt_tokens=prompt_tokens if is_cached_dearer else 0,
+            completion_tokens=completion_tokens,
         )
 
     def lines(
