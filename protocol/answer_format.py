@@ -2,6 +2,7 @@
 older `guided_...` fields. All of them come to one spec."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
@@ -65,10 +66,15 @@ class Wanted(NamedTuple):
 
 
 _STRUCTURAL_TAG = msgspec.json.Decoder(ResponseFormat)
+_fields_of_all = attrgetter("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_NOTHING = (None, ABSENT, None, None, None)
 
 
 def wanted_format(request: "GenerationRequest") -> Wanted | None:
     """None where any text is an answer. Raises ProtocolError."""
+    if _fields_of_all(request) == _NOTHING and getattr(request, "response_format", None) is None:
+        # As in most requests.
+        return None
     found = [*_of_response_format(request), *_of_structured_outputs(request), *_of_older_fields(request)]
     if len(found) > 1:
         names = " and ".join(each.param for each in found)

@@ -1,11 +1,13 @@
 """Fields that a server would drop in silence, so that the answer were another one: those that only our workers know,
 and those that its operator says it lacks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from gateway.http.errors import InvalidRequest
 from protocol.answer_format import ABSENT
-from protocol.requests import ChatCompletionRequest, GenerationRequest
+from protocol.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from protocol.tools import offer_of
 from router.fleet import Pool
 
@@ -19,6 +21,22 @@ _OWN_FIELDS = (
 )
 
 
+class _Fields(NamedTuple):
+    """read: all of them at once; unset: what it reads where none is set."""
+
+    names: Sequence[str]
+    read: Callable[[GenerationRequest], tuple[Any, ...]]
+    unset: tuple[Any, ...]
+
+
+def _own_fields(kind: type[GenerationRequest]) -> _Fields:
+    names = [name for name in _OWN_FIELDS if name in kind.__struct_fields__]
+    return _Fields(names, attrgetter(*names), tuple(ABSENT if name == "guided_json" else None for name in names))
+
+
+_IN_CHATS, _IN_TEXTS = _own_fields(ChatCompletionRequest), _own_fields(CompletionRequest)
+
+
 def own_field_of(request: GenerationRequest) -> str | None:
     """The first such field that the request has."""
     if isinstance(request, ChatCompletionRequest) and request.echo:
@@ -26,7 +44,11 @@ def own_field_of(request: GenerationRequest) -> str | None:
     response_format = getattr(request, "response_format", None)
     if response_format is not None and response_format.type == "structural_tag":
         return "response_format"
-    return next((name for name in _OWN_FIELDS if getattr(request, name, None) not in (None, ABSENT)), None)
+    fields = _IN_CHATS if isinstance(request, ChatCompletionRequest) else _IN_TEXTS
+    values = fields.read(request)
+    if values == fields.unset:
+        return None
+    return next((name for name, value in zip(fields.names, values, strict=True) if value not in (None, ABSENT)), None)
 
 
 def check_own_members(pools: Iterable[Pool], field: str) -> None:
