@@ -27,6 +27,7 @@ from gateway.http.errors import (
 )
 from gateway.http.front_door import NEVER, FrontDoor
 from gateway.http.header_block import head_block
+from gateway.http.known_head import KnownHead, known_head
 from gateway.http.refusal import refusal_of
 from gateway.http.signal import Signal
 
@@ -45,6 +46,8 @@ _MAX_FRAMING_RATIO = 3
 _FREE_PARTS = 4096
 _MIN_BYTES_A_PART = 16
 """A body may come in so many parts, however small; later ones must hold so much on average. Each is a call of ours."""
+_MAX_NEW_HEADS = 3
+"""In a row: a client whose heads differ each time is not compared with any more."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _BETWEEN, _HEAD, _BODY, _DEAF = range(4)
@@ -72,6 +75,12 @@ class Connection(HttpToolsProtocol):
         self._refusal: GatewayError | None = None
         """Why a parser's callback gave up."""
         self._plain_head = b""
+        self._known_head: KnownHead | None = None
+        """Of the request before."""
+        self._num_new_heads = 0
+        """In a row that were not the known one."""
+        self.num_parsed = 0
+        """Requests, to their end."""
         self._is_ending = False
         self._head_bytes = 0
         self._wire_bytes = self._body_bytes = self._num_parts = 0
@@ -114,14 +123,46 @@ class Connection(HttpToolsProtocol):
         if self._parsing == _DEAF:
             return self._discard(data)
         if self._parsing == _BETWEEN:
-            self._parsing, self._head_bytes = _HEAD, 0
-            self.deadline = self._door.now + self._bounds.head_s
+            if self._active is None and self._num_new_heads < _MAX_NEW_HEADS:
+                return self._begin(data)
+            self._await_head()
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         if self._parsing == _HEAD and len(data) > (room := MAX_HEAD_BYTES - self._head_bytes):
             self._feed(data[:room])
             if self._parsing == _HEAD:
                 return self._refuse(HeadersTooLarge(MAX_HEAD_BYTES, MAX_FIELDS), "headers too large")
             return self.data_received(data[room:])
         self._feed(data)
+
+    def _begin(self, data: bytes) -> None:
+        """A request, and nobody waits for an earlier one."""
+        known = self._known_head
+        body = None if known is None else known.body_in(data)
+        if known is not None and body is not None:
+            self._num_new_heads = 0
+            return self._repeat(known, body)
+        num_before = self.num_parsed
+        self._await_head()
+        self._receive(data)
+        if self._parsing == _BETWEEN and self.num_parsed == num_before + 1 and self._active is self.cycle:
+            # Whole in one piece, as small requests are.
+            self._num_new_heads += num_before > 0
+            self._known_head = known_head(data, self.scope) if num_before and self.cycle.keep_alive else None
+
+    def _repeat(self, known: KnownHead, body: bytes) -> None:
+        self.scope = known.scope_for(body)  # type: ignore[assignment]
+        self.expect_100_continue = False
+        self.cycle = answer = self._make_answer(keep_alive=True)
+        answer.body, answer.more_body = bytearray(body), False
+        answer.message_event.set()
+        if not self._turn_away(answer):
+            self._start(answer, self.app)
+
+    def _await_head(self) -> None:
+        self._parsing, self._head_bytes = _HEAD, 0
+        self.deadline = self._door.now + self._bounds.head_s
 
     # What the parser tells.
 
@@ -173,6 +214,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._parsing = _BETWEEN
+        self.num_parsed += 1
         if self._active is None:
             # It was answered before its body had come.
             self.deadline = self._door.now + self._bounds.keep_alive_s
