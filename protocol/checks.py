@@ -120,12 +120,12 @@ def field_error(message: str, fields: FieldTable) -> ProtocolError:
 
 
 def _check_logprobs(request: GenerationRequest, most: int) -> None:
-    wishes = {"prompt_logprobs": request.prompt_logprobs}
-    if isinstance(request, ChatCompletionRequest):
-        wishes["top_logprobs"] = request.top_logprobs
-    else:
-        wishes["logprobs"] = request.logprobs
-    for name, number in wishes.items():
+    own = (
+        ("top_logprobs", request.top_logprobs)
+        if isinstance(request, ChatCompletionRequest)
+        else ("logprobs", request.logprobs)
+    )
+    for name, number in (("prompt_logprobs", request.prompt_logprobs), own):
         if number is not None and most != -1 and not 0 <= number <= most:
             raise ProtocolError(f"{name} may be 0 to {most} here, got {number}", param=name)
     if request.prompt_logprobs is not None and request.stream:
@@ -138,6 +138,9 @@ def _check_logprobs(request: GenerationRequest, most: int) -> None:
 
 def _check_chat(request: ChatCompletionRequest) -> None:
     for i, message in enumerate(request.messages):
+        if message.content and isinstance(message.content, str):
+            # As nearly all.
+            continue
         may_be_empty = isinstance(message, ToolMessage | FunctionMessage) or (
             isinstance(message, AssistantMessage) and bool(message.tool_calls or message.function_call)
         )

@@ -33,10 +33,10 @@ def modern(request: RequestT) -> RequestT:
 
 def _modern_messages(messages: list[Message]) -> list[Message] | None:
     """None where nothing is old. A result belongs to the last call of its function."""
-    if not any(
-        isinstance(each, FunctionMessage) or (isinstance(each, AssistantMessage) and each.function_call is not None)
-        for each in messages
-    ):
+    for each in messages:
+        if isinstance(each, FunctionMessage) or (isinstance(each, AssistantMessage) and each.function_call is not None):
+            break
+    else:
         return None
     ids: dict[str, str] = {}
     found: list[Message] = []

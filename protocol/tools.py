@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import msgspec
 
@@ -61,6 +62,8 @@ def check_tools(request: ChatCompletionRequest) -> None:
     """Raises ProtocolError, naming the place."""
     if request.functions is not None or request.function_call is not None:
         _check_legacy(request)
+        return
+    if request.tools is None and request.tool_choice is None:
         return
     tools = request.tools or []
     _check_definitions([tool.function for tool in tools], "tools", ".function")
@@ -132,8 +135,8 @@ def check_conversation(messages: Sequence[Message]) -> None:
     for i, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             unanswered.pop(message.tool_call_id, None)
-        else:
-            _check_answered(unanswered)
+        elif unanswered:
+            _refuse_unanswered(unanswered)
         if isinstance(message, AssistantMessage):
             called |= _check_calls(message, i)
             unanswered = {call.id: f"messages[{i}].tool_calls[{j}]" for j, call in enumerate(message.tool_calls or ())}
@@ -147,16 +150,17 @@ def check_conversation(messages: Sequence[Message]) -> None:
             )
         elif isinstance(message, FunctionMessage) and message.name not in functions:
             raise _refused(f"messages[{i}].name", f"no call of {message.name[:80]!r} before it")
-    _check_answered(unanswered)
+    if unanswered:
+        _refuse_unanswered(unanswered)
 
 
-def _check_answered(unanswered: Mapping[str, str]) -> None:
-    for call_id, place in unanswered.items():
-        raise _refused(
-            place,
-            f"the call {call_id[:80]!r} has no result; after its message send one with role tool and its "
-            "tool_call_id for each call",
-        )
+def _refuse_unanswered(unanswered: Mapping[str, str]) -> NoReturn:
+    call_id, place = next(iter(unanswered.items()))
+    raise _refused(
+        place,
+        f"the call {call_id[:80]!r} has no result; after its message send one with role tool and its "
+        "tool_call_id for each call",
+    )
 
 
 def _check_calls(message: AssistantMessage, i: int) -> set[str]:
