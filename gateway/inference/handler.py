@@ -5,9 +5,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.clock import utc_now
@@ -16,6 +17,7 @@ from gateway.http.errors import GatewayError
 from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
 from gateway.inference.admit import admit
+from gateway.inference.cached.asked import use_of
 from gateway.inference.cached.step import Caching, Keeper, caching_of, give_again
 from gateway.inference.embeddings.handler import EMBEDDING
 from gateway.inference.exchange import ClientGone, Exchange
@@ -69,7 +71,7 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
         if IDEMPOTENCY_KEY in exchange.headers:
             if await answered_before(services.answers, exchange, accepted):
                 return
-            accepted = replace(accepted, is_repeatable=True)
+            accepted = msgspec.structs.replace(accepted, is_repeatable=True)
         if accepted.session_id is None:
             await _answer(services, exchange, accepted, operation)
         else:
@@ -109,7 +111,9 @@ async def _answer(services: Services, exchange: Exchange, accepted: Accepted[Any
         await answer_in_rounds(services, exchange, accepted, _round_of(services, operation))
     else:
         measured = await operation.measure(accepted, services)
-        caching = await caching_of(services, exchange, accepted, measured, _round_of(services, EMBEDDING))
+        caching, use = None, use_of(exchange.headers, accepted)
+        if use is not None:
+            caching = await caching_of(services, accepted, use, measured, _round_of(services, EMBEDDING))
         await carry_out(services, exchange, accepted, measured, operation, caching)
 
 
@@ -161,15 +165,6 @@ async def carry_out(
     record = UsageRecord(accepted, measured, reservation)
     record.trace = exchange.trace
     accounts = Accounts(exchange.usage or services.outbox, services.limiter, services.metrics, record)
-
-    async def send(taker: Exchange) -> None:
-        """The answer, to the client or to who checks it first."""
-        if caching is not None and caching.found is not None:
-            await give_again(caching.found, taker, record, accounts)
-        else:
-            attempt = operation.make_attempt(services, taker, record, accounts)
-            await send_somewhere(services, taker, record, attempt)
-
     try:
         accounts.open()
         if caching is not None:
@@ -177,9 +172,10 @@ async def carry_out(
         if caching is not None and caching.found is None:
             exchange.listeners.append(Keeper(caching, exchange, record))
         if accepted.catalog.guardrails:
+            send = partial(_send, services, record, accounts, operation, caching)
             await send_guarded(services, exchange, record, accounts, send)
         else:
-            await send(exchange)
+            await _send(services, record, accounts, operation, caching, exchange)
     except Exception as error:
         record.note_error(error)
         with contextlib.suppress(NotDurable):
@@ -189,6 +185,22 @@ async def carry_out(
         accounts.close_soon("cancelled")
         exchange.served_by = record.served_by
     return record
+
+
+async def _send(
+    services: Services,
+    record: UsageRecord,
+    accounts: Accounts,
+    operation: Operation[Any],
+    caching: Caching | None,
+    taker: Exchange,
+) -> None:
+    """The answer, to the client or to who checks it first."""
+    if caching is not None and caching.found is not None:
+        await give_again(caching.found, taker, record, accounts)
+    else:
+        attempt = operation.make_attempt(services, taker, record, accounts)
+        await send_somewhere(services, taker, record, attempt)
 
 
 def _round_of(services: Services, operation: Operation[Any]) -> RunRound:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -37,8 +36,7 @@ BYTES_PER_TOKEN = 3
 """A likely length, on the long side for most languages and tokenizers, where only the bound of one byte is certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(msgspec.Struct, frozen=True):
     """What weights made of a request; by: `decision`, or `shadow` for those that decide nothing. pool: their choice."""
 
     by: str
@@ -46,8 +44,7 @@ class Score:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """route_request is about one answer, to the longest of the prompts; prompt_tokens is the sum of all prompts, which
     are billed once each, and num_choices how many answers they get together."""
 
@@ -257,8 +254,7 @@ def _structure(request: GenerationRequest) -> Complexity:
     return next((each for each in found if each.needs_large), Complexity(0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """Tokens of the longest prompt, and of all; is_estimate: an upper bound."""
 
     num_prompts: int

@@ -1,7 +1,6 @@
 """Validate: from a body to a request that keeps its schema, and with it who asks, and when."""
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -26,8 +25,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 RequestT_co = TypeVar("RequestT_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted(Generic[RequestT_co]):
+class Accepted(msgspec.Struct, Generic[RequestT_co], frozen=True):
     request_id: str
     client_request_id: str | None
     path: str

@@ -1,9 +1,10 @@
 """What `admit` asks for and gives."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+import msgspec
 
 from gateway.domain.catalog import TierTerms
 from gateway.domain.limits import Limits, LimitScope
@@ -16,8 +17,7 @@ TENANT = "tenant"
 """The name of the scope that every request has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True):
     """A request that asks to pass: at most `tokens` (prompt and answer) at a cost of at most `cost_nanousd`."""
 
     request_id: str
@@ -33,8 +33,7 @@ class Admission:
         return (LimitScope(TENANT, self.tier), *self.inner_scopes)
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     admission: Admission
     standing: Standing
     entry: "Entry"

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from gateway.limits.local import Entry
 from gateway.redis_client import AWAY
@@ -23,8 +24,7 @@ RETRY_S = 0.25
 Outcome = Literal["actual", "refund"]
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True):
     entry: Entry
     outcome: Outcome
 

@@ -1,12 +1,11 @@
 """How a tenant stands against its limits, in OpenAI's headers."""
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.domain.catalog import TierTerms
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """Right after a request was counted, or refused."""
 
     num_requests: int
@@ -17,16 +16,15 @@ class Standing:
 
     def headers(self, tier: TierTerms) -> dict[str, str]:
         headers = {"x-tiergate-limiter": "local"} if self.is_local else {}
-        counts = (
-            ("requests", tier.requests_per_minute, self.num_requests),
-            ("tokens", tier.tokens_per_minute, self.num_tokens),
-        )
         reset = format_reset(self.reset_s)
-        for name, limit, used in counts:
-            if limit is not None:
-                headers[f"x-ratelimit-limit-{name}"] = str(limit)
-                headers[f"x-ratelimit-remaining-{name}"] = str(max(0, limit - used))
-                headers[f"x-ratelimit-reset-{name}"] = reset
+        if (limit := tier.requests_per_minute) is not None:
+            headers["x-ratelimit-limit-requests"] = str(limit)
+            headers["x-ratelimit-remaining-requests"] = str(max(0, limit - self.num_requests))
+            headers["x-ratelimit-reset-requests"] = reset
+        if (limit := tier.tokens_per_minute) is not None:
+            headers["x-ratelimit-limit-tokens"] = str(limit)
+            headers["x-ratelimit-remaining-tokens"] = str(max(0, limit - self.num_tokens))
+            headers["x-ratelimit-reset-tokens"] = reset
         return headers
 
 

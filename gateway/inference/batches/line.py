@@ -120,7 +120,7 @@ class LinesHere:
                 batch_id=batch_name(batch.id),
             )
             measured = await operation.measure(accepted, services)
-            accepted = replace(accepted, tier=with_room(terms, tier, measured.tokens))
+            accepted = msgspec.structs.replace(accepted, tier=with_room(terms, tier, measured.tokens))
             await carry_out(services, exchange, accepted, measured, operation)
             return answered(
                 batch.id,

@@ -23,7 +23,8 @@ class Use:
 def use_of(headers: Headers, accepted: Accepted[object]) -> Use | None:
     """None: neither. Raises InvalidRequest."""
     asked = _asked(headers)
-    terms = accepted.catalog.cache_terms.get(accepted.principal.tenant_id, _NONE)
+    of_tenants = accepted.catalog.cache_terms
+    terms = of_tenants.get(accepted.principal.tenant_id, _NONE) if of_tenants else _NONE
     if terms.mode == "off" or asked == "off" or not (terms.is_default or asked == "on"):
         return None
     request = accepted.request

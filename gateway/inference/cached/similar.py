@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -28,7 +27,7 @@ async def vector_of(text: str, accepted: Accepted[Any], *, model: str, run: RunR
     """Of length 1, as float16; None where there is none now: the request goes on without."""
     now = utc_now()
     asked = EmbeddingsRequest(model=model, input=text, user=accepted.request.user)
-    embedding = replace(
+    embedding = msgspec.structs.replace(
         accepted,
         request_id=new_request_id(now),
         client_request_id=accepted.request_id,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gateway.answer_cache.entry import CachedAnswer
 from gateway.domain.answer_caching.terms import CacheTerms
 from gateway.inference.accounts import Accounts
-from gateway.inference.cached.asked import use_of
+from gateway.inference.cached.asked import Use
 from gateway.inference.cached.names import bucket_name, exact_name, last_text
 from gateway.inference.cached.similar import nearest, vector_of
 from gateway.inference.exchange import Exchange
@@ -64,12 +64,8 @@ class Caching:
 
 
 async def caching_of(
-    services: Services, exchange: Exchange, accepted: Accepted[object], measured: Measured, run: RunRound
-) -> Caching | None:
-    """None where the request has nothing to do with the cache. Raises InvalidRequest."""
-    use = use_of(exchange.headers, accepted)
-    if use is None:
-        return None
+    services: Services, accepted: Accepted[object], use: Use, measured: Measured, run: RunRound
+) -> Caching:
     generation: AcceptedGeneration = accepted  # type: ignore[assignment]
     caching = Caching(services, generation, use.terms, exact_name(generation, measured))
     if use.is_read:

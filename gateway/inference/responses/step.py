@@ -1,7 +1,6 @@
 """A response: the chat that answers it goes the one way, and what it says is told as a response, and kept."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -50,9 +49,9 @@ async def answer_response(
         prompt.check()
         tier = terms_of(accepted.tier, chat)
         asked: Accepted[Any] = cast(Accepted[Any], accepted)
-        asked = replace(asked, path=CHAT_PATH, endpoint=RESPONSES_PATH, request=chat, tier=tier)
+        asked = msgspec.structs.replace(asked, path=CHAT_PATH, endpoint=RESPONSES_PATH, request=chat, tier=tier)
         num_left = await turns_to_leave(services, asked, prompt) if request.truncation == "auto" else 0
-        asked = replace(asked, body=prompt.body(num_left), request=modern(prompt.chat(num_left)))
+        asked = msgspec.structs.replace(asked, body=prompt.body(num_left), request=modern(prompt.chat(num_left)))
         building = Building(request, place.id, created_at=int(accepted.received_at.timestamp()))
         answer = _Answer(services, client, accepted, building, prompt, place if is_kept else None)
         await _carry_out(client, answer, asked, carry_out)

@@ -4,8 +4,9 @@ billed and settled before its tools are called, so that no limit is passed and n
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from gateway.clock import utc_now
 from gateway.domain.tools.models import ServerTool
@@ -45,7 +46,7 @@ async def answer_in_rounds(services: Services, client: Exchange, accepted: Accep
             accepted_round = _next_round(accepted, body, asked)
             exchange = _exchange_of(client, answer, rounds.number)
         else:
-            accepted_round = replace(accepted, body=body, request=asked)
+            accepted_round = msgspec.structs.replace(accepted, body=body, request=asked)
             exchange = _exchange_of(client, answer, 0)
         record = await _run(client, exchange, accepted_round, run_round, number=rounds.number)
         usage.add(record)
@@ -84,7 +85,7 @@ def _offered(services: Services, accepted: Accepted[Any], tools: Sequence[Server
 def _next_round(accepted: Accepted[Any], body: bytes, request: object) -> Accepted[Any]:
     """With an id of its own; the client's id, or the first round's, finds them all."""
     now = utc_now()
-    return replace(
+    return msgspec.structs.replace(
         accepted,
         request_id=new_request_id(now),
         client_request_id=accepted.client_request_id or accepted.request_id,

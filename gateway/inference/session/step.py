@@ -6,7 +6,6 @@ client changes nothing. Who comes meanwhile is refused (409).
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -50,7 +49,7 @@ async def in_session(
         exchange.listeners.append(turn)
         chat = prompt.chat(num_left)
         request = chat if chat.server_tools else modern(chat)
-        yield replace(accepted, body=prompt.body(num_left), request=request)
+        yield msgspec.structs.replace(accepted, body=prompt.body(num_left), request=request)
     except Exception as error:
         if turn is not None and not isinstance(error, ClientGone):
             turn.undo()

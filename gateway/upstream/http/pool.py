@@ -4,9 +4,10 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
+
+import msgspec
 
 from gateway.upstream.http.connection import Connection
 from gateway.upstream.http.errors import ConnectionWasStale, TransportFailed, as_transport_failure
@@ -17,8 +18,7 @@ LATE_S = 0.25
 """A timer that fires this late tells that we were slow, not the other side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     host: str
     port: int
     is_tls: bool

@@ -1,7 +1,5 @@
 """A whole answer: its figures, and its body as the client gets it."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from gateway.upstream.client import Answer
@@ -9,8 +7,7 @@ from gateway.upstream.streams.foreign import Choice, ForeignUsage
 from protocol.accounting import ACCOUNTING_HEADER, Accounting, joint_reason
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(msgspec.Struct, frozen=True):
     """`accounting` only from our own workers; `usage` is what others say."""
 
     body: bytes
