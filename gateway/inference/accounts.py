@@ -77,8 +77,9 @@ class Accounts:
         """
         if self._is_closed:
             return
-        written = self._hand_over(status)
-        settled = self._settle_soon(status)
+        event = self._end(status)
+        written = self._outbox.close(event)
+        settled = self._settle_soon(event)
         try:
             await written
         except OutboxFailed as error:
@@ -89,10 +90,12 @@ class Accounts:
     def close_soon(self, status: UsageStatus) -> None:
         """The same by a synchronous hand-off, for `finally`; does nothing once closed."""
         if not self._is_closed:
-            self._hand_over(status)
-            self._settle_soon(status)
+            event = self._end(status)
+            self._outbox.close(event)
+            self._settle_soon(event)
 
-    def _hand_over(self, status: UsageStatus) -> asyncio.Future[None]:
+    def _end(self, status: UsageStatus) -> UsageEvent:
+        """What the request came to, which is counted."""
         self._is_closed = True
         record = self._record
         if status == "error":
@@ -105,28 +108,23 @@ class Accounts:
             self._metrics.count_score(each.by, pool=each.pool, tier=event.tier, score=each.score)
         if record.trace is not None:
             record.trace.note_usage(event)
-        return self._outbox.close(event)
+        return event
 
     def _correct(self) -> None:
         """The event that may still reach the disk says that all was well; the client is told otherwise."""
         self._record.waive()
         self._outbox.close(self._record.event("error"), is_correction=True)
 
-    def _settle_soon(self, status: UsageStatus) -> "asyncio.Future[Reply] | None":
+    def _settle_soon(self, event: UsageEvent) -> "asyncio.Future[Reply] | None":
         reservation = self._record.reservation
         overflow = self._record.overflow
-        if self._is_refund(status):
+        if event.status == "error" and not self._record.is_delivered:
+            # We failed before anything was delivered. A client that left has used its request.
             self._limiter.refund_soon(reservation)
             if overflow is not None:
                 self._limiter.refund_soon(overflow)
             return None
+        tokens = event.prompt_tokens + event.completion_tokens
         if overflow is not None:
-            self._limiter.settle_soon(overflow, tokens=self._tokens(), cost_nanousd=self._record.cost_nanousd())
-        return self._limiter.settle_soon(reservation, tokens=self._tokens(), cost_nanousd=self._record.cost_nanousd())
-
-    def _is_refund(self, status: UsageStatus) -> bool:
-        """We failed before anything was delivered. A client that left has used its request."""
-        return status == "error" and not self._record.is_delivered
-
-    def _tokens(self) -> int:
-        return self._record.prompt_tokens + self._record.completion_tokens
+            self._limiter.settle_soon(overflow, tokens=tokens, cost_nanousd=event.cost_nanousd)
+        return self._limiter.settle_soon(reservation, tokens=tokens, cost_nanousd=event.cost_nanousd)

@@ -177,16 +177,6 @@ class UsageRecord:
         self.ttft_ms = self.elapsed_ms()
         self._decision, self._price = None, self._find_price()
 
-    def cost_nanousd(self) -> int:
-        if self._is_free:
-            return 0
-        return self._price.cost_nanousd(
-            prompt_tokens=self.prompt_tokens,
-            cached_prompt_tokens=self.cached_prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            is_cached_answer=self.is_cached_answer,
-        )
-
     def most_nanousd(self) -> int:
         """The most that it may come to where it goes now."""
         measured = self.measured
@@ -215,7 +205,7 @@ class UsageRecord:
         self.prompt_tokens = self.cached_prompt_tokens = self.completion_tokens = 0
 
     def event(self, status: UsageStatus) -> UsageEvent:
-        accepted, elapsed_ms = self.accepted, self.elapsed_ms()
+        accepted, elapsed_ms, lines = self.accepted, self.elapsed_ms(), self.price_lines()
         return UsageEvent(
             request_id=accepted.request_id,
             client_request_id=accepted.client_request_id,
@@ -241,7 +231,7 @@ class UsageRecord:
             status=status,
             tier=accepted.tier.name,
             price_version=self._price.version,
-            cost_nanousd=self.cost_nanousd(),
+            cost_nanousd=sum([line.amount_nanousd for line in lines]),
             timestamp=accepted.received_at,
             endpoint=accepted.endpoint or accepted.path,
             error_code=self._error_code,
@@ -256,7 +246,7 @@ class UsageRecord:
                 end=elapsed_ms,
             ),
             decision=self._decision or self._describe_decision(),
-            price_lines=self.price_lines(),
+            price_lines=lines,
             batch_id=accepted.batch_id,
             cached_answer=self.is_cached_answer,
         )
