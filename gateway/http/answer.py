@@ -16,6 +16,8 @@ ON_LEAVE = "tiergate.on_leave"
 """The scope's key for what is called when the client is gone before the answer is complete."""
 BLOCK = "tiergate.block"
 """In `http.response.start`: more header lines, from `checked_block`. The hot path writes its dozen as one text."""
+REQUEST_BODY = "tiergate.request_body"
+"""The scope's key for the request's body, where all of it is there already. `receive` gives it, too."""
 WHOLE_BODY = "tiergate.whole_body"
 """Beside a block that holds its Content-Length: the body, so that a whole answer is one message and one write."""
 _WITHOUT_BODY = (204, 304)

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.http.answer import Answer
+from gateway.http.answer import REQUEST_BODY, Answer
 from gateway.http.errors import (
     BodyTimeout,
     GatewayError,
@@ -153,9 +153,10 @@ class Connection(HttpToolsProtocol):
 
     def _repeat(self, known: KnownHead, body: bytes) -> None:
         self.scope = known.scope_for(body)  # type: ignore[assignment]
+        self.scope[REQUEST_BODY] = body  # type: ignore[literal-required]
         self.expect_100_continue = False
         self.cycle = answer = self._make_answer(keep_alive=True)
-        answer.body, answer.more_body = bytearray(body), False
+        answer.body, answer.more_body = body, False  # type: ignore[assignment]
         answer.message_event.set()
         if not self._turn_away(answer):
             self._start(answer, self.app)

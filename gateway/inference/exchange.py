@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.types import Receive, Scope, Send
 
 from gateway.domain.principal import Principal
-from gateway.http.answer import BLOCK, ON_LEAVE, WHOLE_BODY
+from gateway.http.answer import BLOCK, ON_LEAVE, REQUEST_BODY, WHOLE_BODY
 from gateway.http.errors import BodyTooLarge
 from gateway.http.header_block import checked_block
 from gateway.http.headers import Headers, check_json, read_headers
@@ -96,6 +96,9 @@ class Exchange:
 
     async def read_body(self, max_bytes: int) -> bytes:
         """Raises BodyTooLarge or ClientGone. How long it may take is our server's business."""
+        whole: bytes | None = self._scope.get(REQUEST_BODY)
+        if whole is not None and len(whole) <= max_bytes:
+            return whole
         announced = self.headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > max_bytes:
             raise BodyTooLarge(max_bytes)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.http.answer import REQUEST_BODY
 from gateway.http.connection import Connection
 from gateway.http.known_head import known_head
 from tests.support.front_doors import Client, Served, request, served
@@ -32,7 +33,9 @@ def scope_of(data: bytes) -> dict[str, Any]:
 
 
 def seen(door: Served) -> list[Any]:
-    own = ("client", "server")
+    own = ("client", "server", REQUEST_BODY)
+    told = [scope.get(REQUEST_BODY, body) for scope, body in zip(door.scopes, door.bodies, strict=True)]
+    assert told == door.bodies
     return [[{name: value for name, value in scope.items() if name not in own} for scope in door.scopes], door.bodies]
 
 
