@@ -46,18 +46,23 @@ class Call:
 
     @property
     def stream(self) -> MemberStream:
-        assert self._stream is not None
+        if self._stream is None:
+            self._stream = self._parser()
         return self._stream
+
+    @property
+    def _model(self) -> str:
+        """What the member calls it."""
+        return self._decision.adapter or self.member.model_name
 
     async def send(self) -> None:
         """Until the member begins to answer. Raises MemberFailed or MemberRefused."""
         accepted, record, member = self._accepted, self._record, self.member
-        model = self._decision.adapter or member.model_name
         body = member_body(
             accepted.body,
             accepted.request,
             member,
-            model=model,
+            model=self._model,
             max_tokens=record.measured.route_request.max_tokens,
             priority=accepted.tier.priority,
             cache_salt=accepted.principal.tenant_text,
@@ -66,10 +71,9 @@ class Call:
         )
         is_own = member.engine == "tiergate"
         self._answer = await post(member, body, self._services, record, shows_life=is_own)
-        self._stream = self._parser(model)
 
-    def _parser(self, model: str) -> MemberStream:
-        request = self._accepted.request
+    def _parser(self) -> MemberStream:
+        request, model = self._accepted.request, self._model
         if self.member.engine == "tiergate":
             return WorkerStream(is_whole=not request.stream, told=self.told)
         wants_usage = request.stream_options is not None and request.stream_options.include_usage

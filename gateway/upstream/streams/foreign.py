@@ -1,6 +1,7 @@
 """Streams of other OpenAI-compatible servers: figures come in a usage chunk; until then an event counts as a token."""
 
 import re
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -62,7 +63,7 @@ class ForeignStream:
     def __init__(self, *, wants_usage: bool, model_at_member: str, model: str) -> None:
         self._buffer = EventBuffer()
         self._wants_usage = wants_usage
-        self._rename = Rename(model_at_member, model) if model_at_member != model else None
+        self._rename = _rename(model_at_member, model) if model_at_member != model else None
         self._finish_reasons: list[str] = []
         self.num_tokens = 0
         self.usage: ForeignUsage | None = None
@@ -142,6 +143,10 @@ class Rename:
         for theirs, ours in self._forms:
             text = text.replace(theirs, ours)
         return text
+
+
+_rename = lru_cache(maxsize=1024)(Rename)
+"""Made once for each pair of names."""
 
 
 def _is_notable(block: bytes) -> bool:
