@@ -125,7 +125,6 @@ class Outbox:
     async def __aenter__(self) -> "Outbox":
         self._loop = asyncio.get_running_loop()
         self._died: asyncio.Future[None] = self._loop.create_future()
-        self._died.add_done_callback(_retrieve)
         self._folder, self._journal = await asyncio.to_thread(_start, self._data_dir, self._incarnation)
         self._thread = threading.Thread(target=self._write_forever, name="outbox-writer")
         self._thread.start()
@@ -192,8 +191,6 @@ class Outbox:
             self._admissions.count(event, num_admitted=1, num_closed=1)
         self._under_way[request_id] = None
         future: asyncio.Future[None] = self._loop.create_future()
-        # The failure is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
-        future.add_done_callback(_retrieve)
         self._batch.closed.append((request_id, encoded))
         self._batch.waiters.append(future)
         if not self._is_flush_due:
@@ -313,6 +310,7 @@ class Outbox:
 
     def _die(self, error: BaseException) -> None:
         self._died.set_exception(error)
+        self._died.exception()
         self._written.set()
 
     def _finish(self) -> None:
@@ -370,8 +368,5 @@ def _fail(waiters: "list[asyncio.Future[None]]", reason: str) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(OutboxFailed(reason))
-
-
-def _retrieve(done: "asyncio.Future[None]") -> None:
-    if not done.cancelled():
-        done.exception()
+            # It is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
+            waiter.exception()
