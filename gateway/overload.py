@@ -82,7 +82,7 @@ class OverloadGuard:
 
     def check(self, priority: int) -> None:
         """Before the body is read. Raises Saturated when a request of this class is one too many."""
-        self._check(min(max(priority, 0), _UNKNOWN - 1))
+        self._check(_class_of(priority))
 
     def check_unknown(self) -> None:
         """Before the key is looked up. Raises Saturated when nobody's request is carried."""
@@ -90,8 +90,7 @@ class OverloadGuard:
 
     def begin(self, priority: int) -> "Preparation":
         """As `check`, and count the request until the result's `end`."""
-        index = min(max(priority, 0), _UNKNOWN - 1)
-        self._check(index)
+        self._check(_class_of(priority))
         return Preparation(self)
 
     def note_beat(self, lateness_s: float) -> None:
@@ -124,6 +123,10 @@ class OverloadGuard:
             retry_after_s=self._jitter.uniform(*_RETRY_AFTER_S),
             code="gateway_overloaded",
         )
+
+
+def _class_of(priority: int) -> int:
+    return priority if 0 <= priority < _UNKNOWN else min(max(priority, 0), _UNKNOWN - 1)
 
 
 class Preparation:

@@ -1,6 +1,7 @@
 """The gateway's settings: `TIERGATE_*` over `tiergate.toml` over defaults, read once into one frozen object."""
 
 import os
+from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from tomllib import TOMLDecodeError
@@ -258,7 +259,7 @@ class GatewaySettings(OidcSettings, KafkaSettings):
             raise ValueError("needs TIERGATE_WORKER_KEY, beside which they are used")
         return keys
 
-    @property
+    @cached_property
     def overflow_pools(self) -> dict[str, str]:
         """The name of an overflow, which is a pool to us, and the pool that it is of."""
         return {f"{name}{OVERFLOW_SUFFIX}": name for name, pool in self.pools.items() if pool.overflow is not None}

@@ -147,7 +147,7 @@ class Catalog:
     def scopes_of(self, principal: Principal, user_id: str | None) -> tuple[LimitScope, ...]:
         """Whom else than the tenant a request counts for: the key and the end user, where they have limits. Raises
         Forbidden for an end user who is being erased."""
-        if (principal.tenant_id, user_id) in self.leaving_users:
+        if self.leaving_users and (principal.tenant_id, user_id) in self.leaving_users:
             raise Forbidden("this end user is being erased; send no requests for it", param="user", code="user_erased")
         own = self.tenants.get(principal.tenant_text) if user_id else None
         scope = None if own is None or user_id is None else own.user_scope(user_id)

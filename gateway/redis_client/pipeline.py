@@ -73,8 +73,10 @@ class Pipeline:
                 line.probe()
 
     def _line(self, order: int) -> Line:
-        for place in range(order, order + NUM_LINES):
-            line = self._lines[place % NUM_LINES]
+        line = self._lines[order % NUM_LINES]
+        if line is not None and line.is_open:
+            return line
+        for line in self._lines:
             if line is not None and line.is_open:
                 return line
         raise Lost("no connection to Redis")

@@ -42,11 +42,11 @@ def member_body(
     continue_from: of each answer the ids that it has already. kept_tokens: what was counted of a prompt that is to be
     truncated.
     """
-    is_own = member.engine == "tiergate"
+    is_own, has_null = member.engine == "tiergate", b"null" in sent
     fields: dict[str, Any] = {
         name: value
         for name, value in _FIELDS.decode(sent).items()
-        if name not in _DROPPED and (is_own or name in _OPENAI_FIELDS) and bytes(value) != b"null"
+        if name not in _DROPPED and (is_own or name in _OPENAI_FIELDS) and not (has_null and bytes(value) == b"null")
     }
     fields["model"], fields["max_tokens"] = model, max_tokens
     if is_own:
@@ -64,7 +64,7 @@ def member_body(
         offer = offer_of(request)
         assert offer is not None
         fields["tools"], fields["tool_choice"] = offer.tools, request.tool_choice.allowed_tools.mode
-    if isinstance(request, ChatCompletionRequest) and b"null" in bytes(fields["messages"]):
+    if has_null and isinstance(request, ChatCompletionRequest) and b"null" in bytes(fields["messages"]):
         fields["messages"] = [_without_nulls(message) for message in msgspec.to_builtins(request.messages)]
     return msgspec.json.encode(fields)
 
