@@ -13,6 +13,8 @@ from protocol.accounting import joint_reason
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _USAGE = re.compile(rb'"usage" ?: ?\{')
 _REASON = re.compile(rb'"finish_reason" ?: ?"')
+_FEW_EVENTS = 4
+"""Not worth halving."""
 _PRIVATE_COMMENTS = (b": tokens", b": accounting", b":tokens", b":accounting")
 
 
@@ -89,13 +91,30 @@ class ForeignStream:
         num_events = block.count(b"\n\n")
         # Exactly one line `data: ...` an event: the form of nearly all servers and events.
         is_plain = block.startswith(b"data: ") and block.count(b"\n\ndata: ") == num_events - 1
-        if is_plain and block.count(b"\n") == 2 * num_events and not _is_notable(block):
-            self.num_tokens += num_events
-            self.has_content = True
-            passed_on = block
+        if is_plain and block.count(b"\n") == 2 * num_events:
+            passed_on = self._read_plain(block)
         else:
-            passed_on = b"".join([self._read_event(event) for event in block.split(b"\n\n")])
+            passed_on = self._read_each(block)
         return self._rename(passed_on) if self._rename is not None else passed_on
+
+    def _read_plain(self, block: bytes) -> bytes:
+        """Events of one line each: what the gateway must know stands in few of them, which are found by halving."""
+        if not _is_notable(block):
+            self.num_tokens += block.count(b"\n\n")
+            self.has_content = True
+            return block
+        if block.count(b"\n\n") <= _FEW_EVENTS:
+            return self._read_each(block)
+        middle = block.index(b"\n\n", len(block) // 2) + 2
+        if middle == len(block):
+            # The last event is longer than all the others.
+            middle = block.rindex(b"\n\n", 0, -2) + 2
+        passed_on = self._read_plain(block[:middle])
+        is_over = self.is_done or self.error is not None
+        return passed_on if is_over else passed_on + self._read_plain(block[middle:])
+
+    def _read_each(self, block: bytes) -> bytes:
+        return b"".join([self._read_event(event) for event in block.split(b"\n\n")])
 
     def _read_event(self, event: bytes) -> bytes:
         data: list[bytes] = []

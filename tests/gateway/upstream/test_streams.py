@@ -173,6 +173,28 @@ def test_a_foreign_stream_is_read_as_the_standard_says(dialect: tuple[bytes, lis
     assert b"\r" not in seen.replace(b"\\r", b"")
 
 
+_EVENTS = st.sampled_from(
+    [
+        *EVENTS,
+        data_event(b'{"choices":[{"delta":{"content":"%s"}}]}' % (b"long" * 200)),
+        data_event(b'{"choices":[{"delta":{"role":"assistant"}}]}'),
+        data_event(b'{"choices":[{"delta":{"content":"c"},"finish_reason":"stop"}]}'),
+        data_event(b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'),
+    ]
+)
+_ENDS = st.sampled_from([b"", DONE_EVENT, data_event(b'{"error":{"message":"m"}}')])
+
+
+@given(events=st.lists(_EVENTS, max_size=60), end=_ENDS, after=st.lists(_EVENTS, max_size=9))
+def test_events_that_come_together_are_read_as_one_after_another(
+    events: list[bytes], end: bytes, after: list[bytes]
+) -> None:
+    together, apart = foreign(), foreign()
+    sent = [*events, end, *after]
+    assert together.feed(b"".join(sent)) == b"".join([apart.feed(event) for event in sent])
+    assert {**vars(together), "_buffer": None} == {**vars(apart), "_buffer": None}
+
+
 def test_a_foreign_models_name_becomes_ours_and_nothing_else_changes() -> None:
     stream = foreign(model="ours")
     sent = data_event(b'{"model": "a","choices":[{"delta":{"content":"\\"model\\":\\"a\\""}}]}')
