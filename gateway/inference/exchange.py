@@ -94,6 +94,11 @@ class Exchange:
             self.is_left = True
             self._task.cancel()
 
+    @property
+    def has_body(self) -> bool:
+        """All of it came with the headers: to read it is no waiting."""
+        return REQUEST_BODY in self._scope
+
     async def read_body(self, max_bytes: int) -> bytes:
         """Raises BodyTooLarge or ClientGone. How long it may take is our server's business."""
         whole: bytes | None = self._scope.get(REQUEST_BODY)

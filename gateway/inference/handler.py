@@ -129,7 +129,8 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     catalog = services.catalog.current
     tier = catalog.tier_of(principal)
     exchange.served_by = ("", "", tier.name)
-    services.overload.check(tier.priority)
+    if not exchange.has_body:
+        services.overload.check(tier.priority)
     body = await exchange.read_body(services.settings.max_body_bytes)
     # Only now: who sends slowly is no work of ours.
     exchange.preparation = services.overload.begin(tier.priority)

@@ -32,6 +32,7 @@ LONG_CHARS = 16_384
 """Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
 _CHAT_OVERHEAD_TOKENS = 16
 """A template's marks around one message, generously, where the template is not known."""
+_PLAIN = Complexity(0.0)
 BYTES_PER_TOKEN = 3
 """A likely length, on the long side for most languages and tokenizers, where only the bound of one byte is certain."""
 
@@ -82,7 +83,7 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
     adapter = adapter_of(accepted, fleet)
     policy = tier_policy(tier, services.router_weights)
     is_scored = scores_all or adapter is not None or request.model == AUTO
-    complexity = _complexity(request, services.router_weights) if is_scored else _structure(request)
+    complexity = _complexity(request, services.router_weights) if is_scored else _structure(request, fleet)
     tenant = accepted.principal.tenant_text
     route = RouteRequest(
         request_id=accepted.request_id,
@@ -247,7 +248,11 @@ def _complexity(request: GenerationRequest, weights: Weights) -> Complexity:
     return max(scored, key=lambda each: (each.needs_large, each.score), default=Complexity(0.0))
 
 
-def _structure(request: GenerationRequest) -> Complexity:
+def _structure(request: GenerationRequest, fleet: Fleet) -> Complexity:
+    """Of a request that names its model: what keeps it from a smaller one, where there is one."""
+    pool = fleet.pool_serving(request.model)
+    if pool is not None and pool.name != LARGE:
+        return _PLAIN
     if isinstance(request, ChatCompletionRequest):
         return unscored(chat_prompt(request.messages, request.tools or (), is_structured=asks_for_structure(request)))
     found = [unscored(text_prompt(prompt)) for prompt in list_prompts(request) if isinstance(prompt, str)]

@@ -94,11 +94,13 @@ class UsageRecord:
         return self.pool, self.model_id, self.accepted.tier.name
 
     def note_decision(self, decision: Decision) -> None:
-        self.pool, self.model_id, self.reason = decision.pool, decision.model_id, decision.reason
+        self.pool, self.reason = decision.pool, decision.reason
         self.model_version = decision.model_id
         self._decision = None
-        self.adapter_id = self.measured.adapter_id if decision.adapter is not None else None
-        self._price = self._find_price()
+        adapter_id = self.measured.adapter_id if decision.adapter is not None else None
+        if decision.model_id != self.model_id or adapter_id != self.adapter_id:
+            self.model_id, self.adapter_id = decision.model_id, adapter_id
+            self._price = self._find_price()
 
     def note_member(self, member: Member, *, num_told: int = 0) -> None:
         """Another try begins; of the one before it only the `num_told` tokens count. The caller calls `end_trip`."""
