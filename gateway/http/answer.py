@@ -56,8 +56,9 @@ class Answer(RequestResponseCycle):
     @property
     def can_be_told_at_once(self) -> bool:
         """Within the parser's callback: the connection goes on afterwards, and the client reads what we write."""
-        is_short = _announced_bytes(self.scope["headers"]) <= MAX_DISCARDED_BODY_BYTES
-        return self.keep_alive and is_short and not self.flow.write_paused
+        if not self.keep_alive or self.flow.write_paused:
+            return False
+        return not self.more_body or _announced_bytes(self.scope["headers"]) <= MAX_DISCARDED_BODY_BYTES
 
     def tell(self, refusal: Refusal) -> None:
         """The whole answer, without an application. Only where `can_be_told_at_once`."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
+
 from gateway.domain.limits import Limits
 from gateway.limits.commands import Terms
 from gateway.limits.refusal import refuse
@@ -21,8 +23,7 @@ MAX_ACCOUNTS = 20_000
 """Beside those of the last minute; one of an end user takes 4 KB."""
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """A request that was asked for or admitted here. Tokens and cost are reserved ones until it is closed."""
 
     admission: Admission

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
 from redis.exceptions import RedisError
 
 from gateway.redis_client.resp import Reply
@@ -19,24 +20,19 @@ class Group:
     num_parts: int
 
 
-class Call:
-    __slots__ = ("command", "future", "group", "is_late", "is_repeated", "num_parts", "num_together", "then", "tick")
-
-    def __init__(
-        self, command: bytes, future: "asyncio.Future[Reply]", tick: int, group: Group | None = None, num_parts: int = 0
-    ) -> None:
-        self.command = command
-        """Whole, or, of a group, a step of so many parts."""
-        self.future = future
-        self.tick = tick
-        self.group = group
-        self.num_parts = num_parts
-        self.num_together = 1
-        """Of the first in a command: how many it answers."""
-        self.is_late = False
-        self.is_repeated = False
-        self.then: Callable[[Reply | RedisError], None] | None = None
-        """Told of what comes after the deadline."""
+class Call(msgspec.Struct, eq=False):
+    command: bytes
+    """Whole, or, of a group, a step of so many parts."""
+    future: "asyncio.Future[Reply]"
+    tick: int
+    group: Group | None = None
+    num_parts: int = 0
+    num_together: int = 1
+    """Of the first in a command: how many it answers."""
+    is_late: bool = False
+    is_repeated: bool = False
+    then: Callable[[Reply | RedisError], None] | None = None
+    """Told of what comes after the deadline."""
 
 
 def commands_of(calls: Iterable[Call]) -> tuple[list[Call], list[bytes]]:
