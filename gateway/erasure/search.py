@@ -1,21 +1,25 @@
 """Words that somebody types, such as an erased name, looked for in every store, byte by byte."""
 
 import asyncio
+import logging
+import subprocess
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import msgspec
 from clickhouse_connect.driver.binding import quote_identifier
 from clickhouse_connect.driver.client import Client
 from sqlalchemy import JSON, String, Text, cast, func, or_, select
 
 from gateway.domain.tables import Base
+from gateway.erasure import file_search
 from gateway.erasure.proof import LOOKS
 from gateway.erasure.subject import Counts, Stores, Subject, Waits
 from gateway.erasure.usage import in_clickhouse
 from gateway.redis_client import AWAY
 
-_BLOCK_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
 
 
 async def look_again(stores: Stores, subject: Subject) -> tuple[Counts, dict[str, str]]:
@@ -93,27 +97,10 @@ def _search_tables(client: Client, words: Sequence[str]) -> Counts:
 
 async def _in_files(stores: Stores, words: Sequence[str]) -> Counts:
     """All that lies in the data directory but ClickHouse's own files, which drop old rows as they merge."""
-    wanted = [word.encode() for word in words]
-    paths = await asyncio.to_thread(lambda: [path for path in stores.data_dir.rglob("*") if path.is_file()])
-    found: Counts = {}
-    for path in paths:
-        place = path.relative_to(stores.data_dir)
-        if place.parts[0] != "clickhouse" and await asyncio.to_thread(_holds, path, wanted):
-            found[f"files.{place}"] = 1
-    return found
-
-
-def _holds(path: Path, words: Sequence[bytes]) -> bool:
-    overlap = max(len(word) for word in words) - 1
-    kept = b""
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                kept += block
-                if any(word in kept for word in words):
-                    return True
-                kept = kept[-overlap:] if overlap else b""
-    except OSError:
-        # It went meanwhile, or is a socket.
-        return False
-    return False
+    asked = {"root": str(stores.data_dir), "words": list(words), "skipped": "clickhouse"}
+    command = [sys.executable, "-P", file_search.__file__]
+    done = await asyncio.to_thread(subprocess.run, command, input=msgspec.json.encode(asked), capture_output=True)
+    if done.returncode:
+        _log.error("the search of files failed: %s", done.stderr.decode(errors="replace"))
+        raise Waits("files", f"their search ended with status {done.returncode}")
+    return {f"files.{place}": 1 for place in msgspec.json.decode(done.stdout, type=list[str])}
