@@ -225,15 +225,14 @@ class Metrics:
         self.pool_requests = self._gauge(
             "tiergate_pool_requests", "Requests at the replicas of ours, as they last reported", "pool", "state"
         )
-        self.overload_refusals = Counter(
+        self.overload_refusals = self._tally(
             "tiergate_overload_refusals_total",
             "503 answers because this gateway is at its capacity, by priority class",
-            ["class"],
-            registry=self._registry,
+            ("class",),
         )
         for name in PRIORITY_CLASSES:
             # Shown from the start, so that the first refusal is an increase.
-            self.overload_refusals.labels(name)
+            self.overload_refusals.add((name,), 0)
         self.loop_lag = self._gauge(
             "tiergate_event_loop_lag_seconds", "How late events are handled, the smaller of two measurements"
         )

@@ -9,14 +9,13 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
-from typing import NoReturn
-
 from gateway.http.errors import Saturated
 from gateway.metrics import PRIORITY_CLASSES, Metrics
 
 BEAT_S = 0.05
 _UNKNOWN = len(PRIORITY_CLASSES) - 1
-_RETRY_AFTER_S = (0.5, 3.0)
+RETRY_AFTER_S = (1, 2, 3)
+"""One of these, at random: clients that were refused together should not come back together."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,10 @@ class OverloadGuard:
         self._check(_class_of(priority))
         return Preparation(self)
 
+    def refuses(self, priority: int) -> bool:
+        """As `check`, for a caller that answers the refusal itself. A refusal is counted."""
+        return self._counts_refusal(_class_of(priority))
+
     def note_beat(self, lateness_s: float) -> None:
         self._lag.note(lateness_s)
         self._shedder.note_lag(self._lag.lag_s)
@@ -113,16 +116,22 @@ class OverloadGuard:
         return self._shedder.refuses(index, num_preparing=self.num_preparing + self._num_arrived)
 
     def _check(self, index: int) -> None:
-        if self._refuses(index):
-            self._refuse(index)
+        if self._counts_refusal(index):
+            raise overloaded(self._jitter.choice(RETRY_AFTER_S))
 
-    def _refuse(self, index: int) -> NoReturn:
-        self._metrics.overload_refusals.labels(PRIORITY_CLASSES[index]).inc()
-        raise Saturated(
-            "the gateway has more requests than it can carry; try again soon",
-            retry_after_s=self._jitter.uniform(*_RETRY_AFTER_S),
-            code="gateway_overloaded",
-        )
+    def _counts_refusal(self, index: int) -> bool:
+        if not self._refuses(index):
+            return False
+        self._metrics.overload_refusals.add((PRIORITY_CLASSES[index],))
+        return True
+
+
+def overloaded(retry_after_s: int) -> Saturated:
+    return Saturated(
+        "the gateway has more requests than it can carry; try again soon",
+        retry_after_s=retry_after_s,
+        code="gateway_overloaded",
+    )
 
 
 def _class_of(priority: int) -> int:

@@ -28,7 +28,7 @@ from gateway.http.errors import (
 from gateway.http.front_door import NEVER, FrontDoor
 from gateway.http.header_block import head_block
 from gateway.http.known_head import KnownHead, known_head
-from gateway.http.refusal import refusal_of
+from gateway.http.refusal import Refusal, refusal_of
 from gateway.http.signal import Signal
 
 MAX_HEAD_BYTES = 65536
@@ -152,14 +152,27 @@ class Connection(HttpToolsProtocol):
             self._known_head = known_head(data, self.scope) if num_before and self.cycle.keep_alive else None
 
     def _repeat(self, known: KnownHead, body: bytes) -> None:
+        if self._door.turn_away is not None and not self.flow.write_paused:
+            refusal = self._door.turn_away(known.scope)
+            if refusal is not None:
+                return self._refuse_whole(refusal)
         self.scope = known.scope_for(body)  # type: ignore[assignment]
         self.scope[REQUEST_BODY] = body  # type: ignore[literal-required]
         self.expect_100_continue = False
         self.cycle = answer = self._make_answer(keep_alive=True)
         answer.body, answer.more_body = body, False  # type: ignore[assignment]
         answer.message_event.set()
-        if not self._turn_away(answer):
-            self._start(answer, self.app)
+        self._start(answer, self.app)
+
+    def _refuse_whole(self, refusal: Refusal) -> None:
+        """Answer a whole request of a known head without an `Answer`: most requests under overload end here."""
+        is_last = (b"connection", b"close") in self.server_state.default_headers
+        self.server_state.total_requests += 1
+        self.transport.write(self._refusal_bytes(refusal))
+        if is_last:
+            self._end()
+        else:
+            self.deadline = self._door.now + self._bounds.keep_alive_s
 
     def _await_head(self) -> None:
         self._parsing, self._head_bytes = _HEAD, 0
@@ -417,7 +430,9 @@ class Connection(HttpToolsProtocol):
             self._end()
 
     def _error_bytes(self, error: GatewayError) -> bytes:
-        refusal = refusal_of(error, connection="close")
+        return self._refusal_bytes(refusal_of(error, connection="close"))
+
+    def _refusal_bytes(self, refusal: Refusal) -> bytes:
         default = head_block(self.server_state.default_headers)
         return STATUS_LINE[refusal.status] + default + refusal.block + b"\r\n" + refusal.body
 

@@ -20,10 +20,23 @@ class Refusal:
 
 def refusal_of(error: GatewayError, **more_headers: str) -> Refusal:
     body = error_body(error)
-    lines = error_headers(error) | {
-        REQUEST_ID_HEADER: new_request_id(utc_now()),
-        "content-length": str(len(body)),
-        **more_headers,
-    }
+    lines = error_headers(error) | {"content-length": str(len(body)), **more_headers}
     block = "".join([f"{name}: {value}\r\n" for name, value in lines.items()])
-    return Refusal(error_status(error), checked_block(block.encode("latin-1"), num_lines=len(lines)), body)
+    checked = checked_block(block.encode("latin-1"), num_lines=len(lines))
+    return Refusal(error_status(error), _id_line() + checked, body)
+
+
+class RepeatedRefusal:
+    """An error that thousands of requests a second are refused with: rendered once, apart from the request id."""
+
+    def __init__(self, error: GatewayError) -> None:
+        first = refusal_of(error)
+        self._status, self._body = first.status, first.body
+        self._block = first.block.partition(b"\n")[2]
+
+    def make(self) -> Refusal:
+        return Refusal(self._status, _id_line() + self._block, self._body)
+
+
+def _id_line() -> bytes:
+    return f"{REQUEST_ID_HEADER}: {new_request_id(utc_now())}\r\n".encode()
