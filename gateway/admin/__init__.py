@@ -1,1 +1,1 @@
-"""The admin REST API, `/admin/v1`: a module for each kind of object, its shapes beside its routes."""
+"""The admin REST API, `/admin/v1`: one module per kind of object, with its schemas beside its routes."""

@@ -1,4 +1,4 @@
-"""An adapter that comes as a form: fields, then `config`, then `weights`, which go on to the store as they come."""
+"""An adapter uploaded as a form: fields, then `config`, then `weights`, which are streamed on to the store."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 @asynccontextmanager
 async def form_upload(request: Request) -> AsyncIterator["FormUpload"]:
-    """What is refused is still taken from the client to its end: many read no answer before they have sent all."""
+    """A refused upload is still read to its end: many clients read no answer before they have sent everything."""
     chunks = request.stream()
     try:
         yield FormUpload(chunks, request.headers["content-type"])
@@ -30,14 +30,14 @@ async def form_upload(request: Request) -> AsyncIterator["FormUpload"]:
 
 
 class FormUpload:
-    """Read in this order: `fields`, `config`, `weights`, `finish`. All raise InvalidRequest."""
+    """Call in this order: `fields`, `config`, `weights`, `finish`. All raise InvalidRequest."""
 
     def __init__(self, chunks: AsyncIterator[bytes], content_type: str) -> None:
         self._form = Form(chunks, content_type)
         self._next: Part | None = None
 
     async def fields(self) -> dict[str, str]:
-        """Those before the first file."""
+        """The fields before the first file."""
         found: dict[str, str] = {}
         while (part := await self._form.next_part()) is not None and part.filename is None:
             if part.name in found:

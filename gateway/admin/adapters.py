@@ -26,16 +26,18 @@ from gateway.upstream.adapter_keeper import adapter_bases
 
 PATH = "/admin/v1/adapters"
 FORM_OVERHEAD_BYTES = 4 << 20
-"""Of the fields and the config beside the weights."""
+"""Room for the form's fields and the config, beside the weights."""
 DraftT = TypeVar("DraftT", bound=Draft)
 
 router = APIRouter(prefix="/adapters", tags=["adapters"])
 
 
 class AdapterDraft(Draft):
-    """Either `model` and `source`, a folder below one of the operator's roots that holds the adapter's two files; or
-    `variants`, base model id -> the adapter's name at workers that have loaded it themselves. `tenant_id` null: for
-    everybody."""
+    """Either `model` and `source`, or `variants`. With `tenant_id` null the adapter is for every tenant.
+
+    `source` is a folder below one of the operator's roots that holds the adapter's two files. `variants` maps a base
+    model's id to the adapter's name at workers that have loaded it themselves.
+    """
 
     name: AdapterName
     tenant_id: Id | None = None
@@ -51,13 +53,13 @@ class AdapterDraft(Draft):
 
 
 class VariantDraft(Draft):
-    """A folder below one of the operator's roots."""
+    """`source` is a folder below one of the operator's roots."""
 
     source: Annotated[str, Field(max_length=2000)]
 
 
 class UploadFields(Draft):
-    """The fields of a form, before its files `config` and `weights`."""
+    """The fields of a form; they come before its files `config` and `weights`."""
 
     name: AdapterName
     model: ModelId
@@ -70,7 +72,7 @@ class VariantView(BaseModel):
     worker_name: str
     status: VariantStatus
     reason: str | None
-    """Why it is not ready."""
+    """Why the variant is not ready."""
     version: int
     changed_at: datetime | None
     digest: str | None
@@ -97,9 +99,9 @@ class AdapterView(BaseModel):
     name: str
     tenant_id: UUID | None
     status: Literal["ready", "pending", "refused"]
-    """ready: one of its variants can be served."""
+    """`ready` if at least one variant can be served."""
     variants: dict[str, str]
-    """Base model id -> its name at that model's workers."""
+    """Base model id -> the adapter's name at that model's workers."""
     details: dict[str, VariantView]
     created_at: datetime
 
@@ -123,7 +125,7 @@ def is_adapter_upload(scope: Scope) -> bool:
 
 
 def _takes(form_fields: type[Draft] | None, json: type[Draft]) -> dict[str, Any]:
-    """What FastAPI does not see: a form that is read while it comes, or JSON."""
+    """The request body for OpenAPI, a form or JSON. FastAPI cannot infer it, since the route reads it itself."""
     fields = {} if form_fields is None else form_fields.model_json_schema()["properties"]
     files = {name: {"type": "string", "format": "binary"} for name in ("config", "weights")}
     form = {
@@ -219,7 +221,7 @@ async def remove_adapter(adapter_id: UUID, admin: AdminDep, services: ServicesDe
 async def upload_adapter(
     services: Services, admin: Principal, fields: Mapping[str, str], upload: FormUpload
 ) -> AdapterView:
-    """fields: those of UploadFields."""
+    """fields: as in UploadFields."""
     checked = _checked(fields)
     place = NewAdapter(checked.name, checked.model, checked.tenant_id, _served_names(services))
     return await publish_files(services, admin, place, upload)
@@ -236,7 +238,7 @@ async def publish_files(
 
 
 def _reference(services: Services, admin: Principal, source: str) -> Reference:
-    """A tenant's administrator could name another tenant's files."""
+    """Raises Forbidden for a tenant's administrator, who could name another tenant's files."""
     if not admin.is_platform_admin:
         raise Forbidden("only administrators of the platform may name a `source`; upload the files", param="source")
     return services.references.open(source)

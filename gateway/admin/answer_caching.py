@@ -1,4 +1,4 @@
-"""Which answers of a tenant are kept and given again (docs/caching.md)."""
+"""`/admin/v1/tenants/{tenant_id}/cache`: which answers of a tenant are cached (docs/caching.md)."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -22,14 +22,14 @@ class CachePolicyChange(Draft):
     """A field that is not sent stays."""
 
     mode: Literal["off", "exact", "semantic"] = "off"
-    """exact: the same request gets the same answer again. semantic: also one whose last message means the same."""
+    """exact: an identical request gets the cached answer. semantic: so does one whose last message means the same."""
     is_default: bool = False
-    """Requests use it unless they send `X-Tiergate-Cache: off`; false: those alone that send `on`."""
+    """True: requests use the cache unless they send `X-Tiergate-Cache: off`. False: only those that send `on` do."""
     ttl_s: Annotated[int, Field(ge=1, le=MAX_TTL_S)] = 3600
     min_similarity: Annotated[float, Field(ge=0.5, le=1)] = 0.95
-    """The cosine from which on two messages mean the same."""
+    """The cosine similarity from which on two messages count as meaning the same."""
     takes_sampled: bool = False
-    """Also requests without `temperature: 0`."""
+    """Requests without `temperature: 0` are cached, too."""
     version: Version | None = None
 
 
@@ -42,7 +42,7 @@ class CachePolicyView(BaseModel):
     min_similarity: float
     takes_sampled: bool
     version: int
-    """0: nothing was chosen yet."""
+    """0 until the policy is first changed."""
 
 
 @router.get("")

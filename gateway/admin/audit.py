@@ -33,19 +33,19 @@ class AuditView(BaseModel):
 
     id: UUID
     position: int | None
-    """In the log of all tenants, as `hash`: for the platform's administrators."""
+    """The position in the log of all tenants. Like `hash`, only platform administrators see it."""
     at: datetime
     actor_key_id: UUID | None
-    """null beside no person: the platform itself."""
+    """Null without a person: the platform itself acted."""
     actor_subject: str | None
-    """The person at the console, as the identity provider calls him."""
+    """The person at the console: the subject at the identity provider."""
     actor_email: str | None
     tenant_id: UUID | None
     action: str
     object_id: str
     request_id: str | None
     address: str | None
-    """Where the request came from; of the platform's operators only they see it."""
+    """Where the request came from. Only the platform's operators see the addresses of operators."""
     detail: dict[str, Any]
     before: dict[str, Any] | None
     after: dict[str, Any] | None
@@ -53,7 +53,7 @@ class AuditView(BaseModel):
     """An erasure or the retention of contents has emptied `object_id`, `request_id`, `address`, `detail`, `before`,
     `after`."""
     hash: str | None
-    """Over this entry and the one before, in hexadecimal; `tiergate audit verify` tells whether it holds."""
+    """Hash over this entry and the one before, in hexadecimal. `tiergate audit verify` checks it."""
 
 
 def asked_entries(
@@ -125,7 +125,7 @@ async def export(
 async def _lines(
     sessions: Sessions, asked: Select[AuditEntry], admin: Principal, own: "_OwnActors", *, is_csv: bool
 ) -> AsyncIterator[str]:
-    """No database session is open while a client takes its time."""
+    """Reads in chunks, so that no database session is open while a slow client downloads."""
     if is_csv:
         yield _csv_line(list(AuditView.model_fields))
     after = 0
@@ -146,7 +146,8 @@ async def _lines(
 
 
 def _view(entry: AuditEntry, admin: Principal, own: "_OwnActors") -> AuditView:
-    """A tenant does not learn from the positions how much others do, nor who the platform's operators are."""
+    """Positions would tell a tenant how active others are, so only the platform sees them. Nor does a tenant see who
+    the platform's operators are."""
     sees_all = admin.is_platform_admin
     sees_person = sees_all or entry.actor_subject in own.subjects
     sees_address = sees_person if entry.actor_subject else sees_all or entry.actor_key_id in own.key_ids
@@ -171,7 +172,7 @@ def _view(entry: AuditEntry, admin: Principal, own: "_OwnActors") -> AuditView:
 
 
 class _OwnActors(NamedTuple):
-    """A tenant's; empty for the platform's administrators, who need not ask."""
+    """A tenant's own keys and people; empty for platform administrators, who see every actor anyway."""
 
     key_ids: Collection[UUID] = ()
     subjects: Collection[str] = ()

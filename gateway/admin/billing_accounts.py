@@ -18,12 +18,12 @@ class BillingAccountDraft(Draft):
     """How a tenant is billed from now on; invoices that exist keep what they say."""
 
     time_zone: Annotated[str, Field(max_length=64)] = "UTC"
-    """Of the tz database, such as Europe/Berlin: months begin and end at its midnights."""
+    """A name of the tz database, such as Europe/Berlin. Months begin and end at midnight in this zone."""
     tax_name: Annotated[str, Field(max_length=60)] = ""
     tax_basis_points: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """1,900 are 19 %."""
+    """1,900 is 19 %."""
     recipient: Annotated[str, Field(max_length=1000)] = ""
-    """Name and address, in lines; empty: the tenant's name."""
+    """Name and address, on separate lines. Empty: the tenant's name."""
     version: Version | None = None
 
 
@@ -35,7 +35,7 @@ class BillingAccountView(BaseModel):
     tax_basis_points: int
     recipient: str
     version: int
-    """0: nothing was set yet."""
+    """0 until terms are first set."""
 
 
 @router.get("/{tenant_id}")

@@ -1,4 +1,4 @@
-"""`ETag` and `If-Match`: for HTTP clients what `version` in a body is."""
+"""`ETag` and `If-Match`: the HTTP headers that mean the same as `version` in a body."""
 
 import contextlib
 import re
@@ -29,14 +29,14 @@ _ANSWER = msgspec.json.Decoder(_Versioned)
 
 
 class TaggedRoute(APIRoute):
-    """Its answers have the version of the object that they show as ETag."""
+    """A route whose answers carry the version of the object that they show as their ETag."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handle_tagged(request: Request) -> Response:
             response = await handle(request)
-            # Lists, and what has no version, have no tag.
+            # Lists, and objects without a version, get no tag.
             with contextlib.suppress(msgspec.MsgspecError):
                 response.headers["etag"] = f'"{_ANSWER.decode(response.body).version}"'
             return response
@@ -63,7 +63,10 @@ IfMatchDep = Annotated[int | None, Depends(_if_match)]
 
 
 def seen_version(if_match: int | None, version: int | None) -> int | None:
-    """What an edit was made on, of the header and the body's `version`."""
+    """The version that an edit was based on, from the header or the body's `version`.
+
+    Raises InvalidRequest if the two differ.
+    """
     if None not in (if_match, version) and if_match != version:
         raise InvalidRequest("If-Match and version name different versions; send one of them", param="version")
     return version if if_match is None else if_match

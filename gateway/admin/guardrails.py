@@ -42,20 +42,20 @@ class GuardrailDraft(Draft):
 
     tenant_id: Id | None = None
     name: GuardrailName
-    """Refusals name it."""
+    """Refusals contain this name."""
     url: Url
-    """Gets `{"model", "input": [...]}` and answers as OpenAI's `/v1/moderations` does."""
+    """The URL that receives `{"model", "input": [...]}` and answers as OpenAI's `/v1/moderations` does."""
     authorization: Authorization | None = None
     model: ModelId | None = None
-    """What the hook is asked with."""
+    """Sent to the hook as `model`."""
     checks: Checks = "both"
     categories: Categories = Field(default_factory=list)
-    """Those that block; none: whatever the hook flags."""
+    """The categories that block. Empty: everything that the hook flags is blocked."""
     deadline_ms: Deadline = 2000
     on_failure: OnFailure = "closed"
-    """`closed`: what cannot be checked is refused with 503; `open`: it passes, and a header tells."""
+    """`closed`: text that cannot be checked is refused with 503. `open`: it passes, and a response header says so."""
     window_chars: WindowChars = 500
-    """How much of a stream is held back until it has been checked."""
+    """How many characters of a stream are held back until they have been checked."""
     is_enabled: bool = True
 
 
@@ -63,7 +63,7 @@ class GuardrailChange(Draft):
     """A field that is not sent stays. `authorization` null: none."""
 
     url: Url = ""
-    """At another server: send the authorization again."""
+    """A URL at another server needs the authorization again."""
     authorization: Authorization | None = None
     model: ModelId | None = None
     checks: Checks = "both"

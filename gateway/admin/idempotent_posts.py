@@ -1,4 +1,5 @@
-"""`Idempotency-Key` on POSTs outside the data plane: what was made once is not made twice, and is told again."""
+"""`Idempotency-Key` on POSTs outside the data plane: a repeated request is not carried out, its first answer is
+replayed."""
 
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ _NEW_IN_EACH = frozenset({"x-request-id", "content-length"})
 
 
 class IdempotentPosts:
-    """Inside the bound on bodies: a request with the header is read whole before its route."""
+    """Belongs inside the limit on body sizes, because it reads a request with the header whole before its route."""
 
     def __init__(self, app: ASGIApp, *, services: Services, takes_form: Callable[[Scope], bool]) -> None:
         self._app = app
@@ -38,7 +39,7 @@ class IdempotentPosts:
             body = await _whole(receive)
             if body is None:
                 return
-            # Also of the API key: an answer may hold what another key may not see.
+            # The fingerprint covers the API key, too: an answer may hold what another key may not see.
             target = (scope["path"].encode(), scope["query_string"], principal.key_id.bytes)
             fingerprint = fingerprint_of((*target, body))
             found = await self._services.answers.claim(principal.tenant_text, f"admin {key}", fingerprint)
@@ -70,7 +71,7 @@ class IdempotentPosts:
 
 
 async def _whole(receive: Receive) -> bytes | None:
-    """None where the client left before its end."""
+    """The whole body; None if the client left before its end."""
     parts, more = [], True
     while more:
         message = await receive()

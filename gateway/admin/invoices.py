@@ -53,14 +53,14 @@ class InvoiceDraft(Draft):
 
 class CreditNoteDraft(Draft):
     net_nanousd: Annotated[int, Field(gt=0, le=10**17)]
-    """Before tax; the invoice's tax on it is taken back too."""
+    """Before tax. The invoice's tax on this amount is taken back, too."""
     reason: Reason
 
 
 class CreditDraft(Draft):
     tenant_id: Id
     amount_nanousd: Amount
-    """Negative: taken back."""
+    """A negative amount takes credit back."""
     note: Reason
 
 
@@ -75,9 +75,9 @@ class LineView(BaseModel):
     adapter_id: str
     kind: str
     """input | cached_input | output | adapter | cached_answer | minimum | discount | credit | tokens (where only the
-    cost was told)"""
+    total cost is known)"""
     unit_price_nanousd: int
-    """0 where it differs from request to request: minimums and discounts."""
+    """0 where the price differs from request to request: minimums and discounts."""
     num_requests: int
     quantity: int
     amount_nanousd: int
@@ -104,7 +104,7 @@ class InvoiceSummary(BaseModel):
     tax_nanousd: int
     total_nanousd: int
     credit_nanousd: int
-    """Of the total: paid from prepaid credit; negative: added to it."""
+    """The part of the total paid from prepaid credit; a negative amount was added to the credit."""
     due_nanousd: int
     credited_invoice_id: UUID | None
     created_at: datetime
@@ -113,7 +113,7 @@ class InvoiceSummary(BaseModel):
 
 class InvoiceView(InvoiceSummary):
     lines: list[LineView]
-    """The requests of each: `GET /admin/v1/invoices/{id}/lines/{position}/requests`."""
+    """The requests of a line: `GET /admin/v1/invoices/{id}/lines/{position}/requests`."""
 
 
 class RequestsAnswer(BaseModel):
@@ -215,7 +215,7 @@ async def invoice_document(
     if format == "csv":
         return Response(as_csv(invoice), media_type="text/csv", headers=headers)
     if format == "pdf":
-        # A long one takes a second.
+        # Rendering a long invoice takes a second.
         body = await asyncio.to_thread(as_pdf, invoice, font=services.settings.invoice_font)
         return Response(body, media_type="application/pdf", headers=headers)
     return Response(as_html(invoice), media_type="text/html", headers=headers)

@@ -37,13 +37,13 @@ Scopes = Annotated[list[Scope], Field(min_length=1, max_length=4)]
 
 class KeyTerms(Draft):
     allowed_models: Annotated[list[ModelId], Field(min_length=1, max_length=100)] | None = None
-    """`auto`, pools, models or adapters; null: all that the tenant may use."""
+    """`auto`, pools, models or adapters; null: everything that the tenant may use."""
     allowed_networks: Annotated[list[Network], Field(min_length=1, max_length=100)] | None = None
-    """Where its requests may come from; null: anywhere."""
+    """Where the key's requests may come from; null: anywhere."""
     expires_at: Moment | None = None
     """Null: never."""
     limits: KeyLimits | None = None
-    """Its own, beside the tenant's."""
+    """The key's own limits, which apply beside the tenant's."""
 
 
 class KeyDraft(KeyTerms):
@@ -65,7 +65,7 @@ class KeyChange(KeyTerms):
 
 class Rotation(Draft):
     overlap_s: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S)] = 3600
-    """How long the key that was works beside the new one."""
+    """How long the old key keeps working beside the new one."""
 
 
 class KeyView(BaseModel):
@@ -84,14 +84,14 @@ class KeyView(BaseModel):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-    """A quarter of a minute late at most."""
+    """Up to 15 s behind."""
     previous_until: datetime | None
     """Until when the key before the last rotation works."""
 
 
 class NewKeyView(KeyView):
     key: str
-    """The key itself, shown this once."""
+    """The key itself, shown only this once."""
 
 
 @router.post("", status_code=201)

@@ -1,4 +1,4 @@
-"""Limits in bodies of the admin API: a number sets one, null gives back what holds without it."""
+"""Limits in bodies of the admin API: a number sets a limit, null restores what applies without it."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`GET /v1/limits`: what is left of every limit, quota, budget and credit, and when it frees."""
+"""`GET /v1/limits`: what remains of every limit, quota, budget and credit, and when usage is freed again."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -24,18 +24,18 @@ class LimitView(BaseModel):
     """`max` and `remaining` are null where there is no such limit."""
 
     scope: str
-    """Whom it binds: `tenant`, `key:ID`, `user:ID`."""
+    """Who is limited: `tenant`, `key:ID` or `user:ID`."""
     name: Literal["requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "budget"]
-    """As in the `code` of a 429."""
+    """The same as the `code` of a 429."""
     unit: Literal["requests", "tokens", "nanousd"]
     max: int | None
     used: int | None
-    """What is reserved for requests under way included."""
+    """Includes what is reserved for requests under way."""
     remaining: int | None
     frees_at: datetime | None
-    """When some of what is used is free again, if known: requests under way end when they end."""
+    """When some of the usage is freed, if known. Unknown for `concurrency`: requests end when they end."""
     resets_at: datetime | None
-    """When all of it is, if nothing more is sent."""
+    """When all of the usage is freed, provided that nothing more is sent."""
 
 
 class CreditView(BaseModel):
@@ -47,14 +47,14 @@ class CreditView(BaseModel):
 class LimitsAnswer(BaseModel):
     tier: str
     limiter: Literal["shared", "local"]
-    """`local`: Redis is away, and this is what the gateway that answers knows of itself."""
+    """`local`: Redis is away, and the figures are those of the answering gateway alone."""
     limits: list[LimitView]
     context_tokens: int | None
-    """How long a prompt may be, beside what models take."""
+    """The most tokens of a prompt; each model's own limit applies as well."""
     default_max_tokens: int
-    """Of an answer whose request does not say."""
+    """The most tokens of an answer whose request sets no limit."""
     credit: CreditView | None
-    """Null for a key that may not see what the tenant spends."""
+    """Null for a key that may not see the tenant's spending."""
 
 
 @router.get("/v1/limits")

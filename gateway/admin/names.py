@@ -1,4 +1,4 @@
-"""Bodies of the admin API, and the names in them: what every database and every page can show, and nobody can fake."""
+"""Request bodies of the admin API, with names that every database and every page can show and nobody can fake."""
 
 import unicodedata
 from datetime import datetime
@@ -7,9 +7,10 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-# Control characters, directions and zero width (Cf), halves of surrogate pairs, line and paragraph separators.
+# Control characters (Cc), direction marks and zero-width characters (Cf), surrogates (Cs), line and paragraph
+# separators (Zl, Zp).
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Further characters that Unicode lets a page show as nothing: fillers, selectors, joiners; and the empty Braille cell.
+# Further characters that may be rendered as nothing: fillers, variation selectors, joiners; and the blank Braille cell.
 _INVISIBLE = frozenset(
     chr(code)
     for start, end in (
@@ -30,7 +31,7 @@ _INVISIBLE = frozenset(
 
 
 class Draft(BaseModel):
-    """A body that is sent to us: nothing is guessed, so that `true` is no number and a mistyped field is told."""
+    """A request body. Validation guesses nothing: `true` is not a number, and an unknown field is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -43,7 +44,7 @@ def _visible(name: str) -> str:
 
 
 def _tidy(name: str) -> str:
-    """Trimmed, and in the one form (NFC) of names that look the same."""
+    """Trim a name and normalise it to NFC, so that equivalent spellings become one. Raises ValueError."""
     name = unicodedata.normalize("NFC", _visible(name.strip()))
     if not name:
         raise ValueError("must not be blank")
@@ -70,17 +71,17 @@ def _iso_time(value: Any) -> datetime:
 
 
 Name = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_tidy), AfterValidator(_spaced_plainly)]
-"""Of tenants, keys, tiers and users: anything that can be read."""
+"""A name of a tenant, key, tier or user: anything that can be read."""
 AdapterName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_tidy), AfterValidator(_unspaced)]
 ModelId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_tidy), AfterValidator(_unspaced)]
 UserId = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_visible)]
-"""What requests have as `user`: taken as it is."""
+"""The `user` of requests, taken as sent."""
 WorkerName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_visible), AfterValidator(_unspaced)]
-"""What a worker calls an adapter: taken as it is, because the worker compares it."""
+"""A worker's name for an adapter, taken as sent because the worker compares it."""
 PoolName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 TierName = PoolName
-"""It stands in paths."""
+"""Tier names are parts of URL paths."""
 Version = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""Of the object that an edit was made on: 409 where it has been changed since. Left out: of whatever is there."""
+"""The version of the object that an edit was based on: 409 if the object has changed since. Left out: any version."""
 Id = Annotated[UUID, Field(strict=False)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_iso_time)]

@@ -1,4 +1,4 @@
-"""`GET /v1/organization/usage/completions` and `/v1/organization/costs`, as OpenAI's admin clients ask for them."""
+"""`GET /v1/organization/usage/completions` and `/v1/organization/costs`, compatible with OpenAI's admin clients."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from gateway.services import ServicesDep, UsageReaderDep, visible_tenant
 router = APIRouter(prefix="/v1/organization", tags=["usage"])
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _LIMITS = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31)}
-"""Of a bucket's width: how many by default, and at most."""
+"""Bucket width -> how many buckets by default, and at most."""
 _MAX_COST_DAYS = 180
 _FILTERS = {
     "project_ids": "project_id",
@@ -34,7 +34,7 @@ PageOf = Annotated[str | None, Query(max_length=200)]
 class Result(BaseModel):
     object: str
     project_id: str | None
-    """A tenant's id."""
+    """The tenant's id."""
     user_id: str | None
     api_key_id: str | None
 
@@ -42,7 +42,7 @@ class Result(BaseModel):
 class CompletionsResult(Result):
     num_model_requests: int
     input_tokens: int
-    """Cached ones included."""
+    """Includes cached tokens."""
     input_cached_tokens: int
     output_tokens: int
     model: str | None
@@ -52,7 +52,7 @@ class CompletionsResult(Result):
 
 class Amount(BaseModel):
     value: float
-    """Dollars; the JSON number has all decimals of the nano-dollars."""
+    """Dollars. The JSON number has all decimals of the nano-dollars."""
     currency: Literal["usd"]
 
 
@@ -91,7 +91,7 @@ class CostsPage(_Page):
 
 
 class _Asked(BaseModel):
-    """Lists come as `name`, `name[]`, repeated or with commas."""
+    """The query's lists, which are sent as `name` or `name[]`, repeated or separated by commas."""
 
     groups: tuple[str, ...]
     filters: dict[str, list[str]]

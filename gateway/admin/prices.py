@@ -26,7 +26,7 @@ BasisPoints = Annotated[int, Field(ge=0, le=10_000)]
 
 class Dated(Draft):
     valid_from: Moment | None = None
-    """Now when left out; in the past, where usage is priced already, only as a correction."""
+    """Defaults to now. A time in the past, where usage is priced already, is allowed only for a correction."""
     is_correction: bool = False
     """Usage since `valid_from` keeps its cost until `tiergate price rerate --apply`."""
 
@@ -38,11 +38,11 @@ class PriceDraft(Dated):
     prompt_nanousd: NanoUsd
     completion_nanousd: NanoUsd
     cached_prompt_nanousd: NanoUsd | None = None
-    """The prompt's price when left out."""
+    """Defaults to the prompt's price."""
     minimum_nanousd: NanoUsd = 0
-    """What a request with any tokens costs at least, before a discount."""
+    """The least that a request with any tokens costs, before a discount."""
     cached_answer_basis_points: BasisPoints = 0
-    """What of the output's price an answer from the cache costs; its prompt costs what cached prompts cost."""
+    """The share of the output's price that an answer from the cache costs. Its prompt is priced as a cached prompt."""
 
 
 class SurchargeDraft(Dated):
@@ -50,7 +50,7 @@ class SurchargeDraft(Dated):
 
     model_id: ModelId
     adapter_id: Id | None = None
-    """Left out: of all adapters that have no surcharge of their own."""
+    """Left out: all adapters that have no surcharge of their own."""
     token_nanousd: NanoUsd
 
 
@@ -115,7 +115,7 @@ class SurchargeView(_View):
 
 class DiscountView(_View):
     tier: str
-    """Empty: of batches."""
+    """Empty for the discount of batches."""
     basis_points: int
 
 

@@ -1,4 +1,4 @@
-"""`GET /admin/v1/reconciliation`: do what gateways, ClickHouse and workers counted add up?"""
+"""`GET /admin/v1/reconciliation`: do the counts of gateways, ClickHouse and workers add up?"""
 
 from datetime import datetime
 from typing import Annotated
@@ -54,7 +54,7 @@ class ReconciliationAnswer(BaseModel):
     events: list[EventRow]
     tokens: list[TokenRow]
     silent_workers: list[str]
-    """In events, but no ledger tells of them."""
+    """Workers that are named in events but have no ledger."""
 
 
 @router.get("")

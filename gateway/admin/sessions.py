@@ -1,4 +1,4 @@
-"""What a tenant chose for its sessions."""
+"""`/admin/v1/tenants/{tenant_id}/sessions`: a tenant's settings for its sessions."""
 
 from typing import Literal
 from uuid import UUID
@@ -19,9 +19,9 @@ class SessionPolicyChange(Draft):
     """A field that is not sent stays."""
 
     overflow: Literal["window", "summary"] = "window"
-    """What becomes of turns that leave the window: they are forgotten, or the small model sums them up."""
+    """What happens to turns that leave the window: `window` forgets them, `summary` has the small model sum them up."""
     is_encrypted: bool = False
-    """What is written from now on is sealed under a key of the tenant's own."""
+    """Everything written from now on is sealed under a key of the tenant's own."""
     version: Version | None = None
 
 
@@ -31,7 +31,7 @@ class SessionPolicyView(BaseModel):
     overflow: str
     is_encrypted: bool
     version: int
-    """0: nothing was chosen yet."""
+    """0 until the policy is first changed."""
 
 
 @router.get("")

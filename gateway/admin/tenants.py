@@ -29,11 +29,11 @@ class TenantDraft(Draft):
     name: Name
     tier: Name
     is_local_only: bool = False
-    """Never sent to a provider outside, whatever the pools are configured to do."""
+    """Requests are never sent to an external provider, whatever the pools are configured to do."""
     limits: TenantLimits | None = None
-    """In place of its tier's."""
+    """These override the tier's limits."""
     user_limits: UserLimits | None = None
-    """Of each of its end users, by the `user` of requests; `/admin/v1/users` has single ones."""
+    """Limits of each end user, named by the `user` of requests; `/admin/v1/users` sets those of single users."""
 
 
 class TenantChange(Draft):
@@ -44,7 +44,7 @@ class TenantChange(Draft):
     is_suspended: bool = False
     is_local_only: bool = False
     limits: TenantLimits | None = None
-    """In place of its tier's: one that is null, or all of them, are the tier's again."""
+    """These override the tier's limits. A null limit reverts to the tier's; null for the whole object reverts all."""
     user_limits: UserLimits | None = None
     version: Version | None = None
 
@@ -60,10 +60,10 @@ class TenantView(BaseModel):
     deleted_at: datetime | None
     is_local_only: bool
     is_platform: bool
-    """The operator's own, which can be neither suspended nor deleted."""
+    """The operator's own tenant, which can be neither suspended nor deleted."""
     version: int
     limits: dict[str, int] | None
-    """Those that it has in place of its tier's."""
+    """The limits that override the tier's."""
     user_limits: dict[str, int] | None
 
 
@@ -124,5 +124,5 @@ async def remove_tenant(
     await delete_tenant(services.sessions, admin, tenant_id, version=if_match, now=utc_now())
     await services.reload()
     with contextlib.suppress(*AWAY):
-        # Without Redis they end with their time; nobody has a key to read them.
+        # While Redis is away the cached answers stay until their TTL ends, but nobody has a key to read them.
         await services.answer_cache.purge(str(tenant_id))

@@ -30,24 +30,25 @@ class TierFields(Draft):
     tokens_per_day: Count | None = None
     budget_nanousd_per_month: Count | None = None
     context_tokens: Tokens | None = None
-    """Of a prompt."""
+    """The most tokens of a prompt."""
     default_max_tokens: Tokens = 1024
-    """For requests that do not say."""
+    """For requests that set no limit."""
     max_adapters: SmallCount | None = None
     large_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of calls to `auto`, by the spread of scores that the router was trained on; goes before complexity_threshold."""
+    """The share of calls to `auto` meant for the large model, by the spread of scores that the router was trained on.
+    Takes precedence over complexity_threshold."""
     priority: Annotated[int, Field(ge=0, le=3)] = 2
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     on_saturation: OnSaturation = "fallback"
     complexity_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     uncertain_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """In place of complexity_threshold where the score is a guess; null: the same."""
+    """Replaces complexity_threshold where the score is a guess. Null: the threshold is the same."""
     ttft_target_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """Best-effort requests are kept from a pool before the first tokens of this tier come later than that."""
+    """Best-effort requests are kept off a pool before this tier's first tokens come later than this."""
     is_hedged: bool = False
-    """A first token that is late is asked of a second replica, too."""
+    """When a first token is late, a second replica is asked, too."""
     allowed_pools: list[PoolName] | None = None
-    """Pools of declared models, or that workers serve."""
+    """Pools of declared models, or pools that workers serve."""
     is_best_effort: bool = False
 
 
@@ -100,7 +101,7 @@ class TierView(BaseModel):
 
 @router.post("", status_code=201)
 async def post_tier(draft: TierDraft, admin: PlatformDep, services: ServicesDep) -> TierView:
-    # Without a tier to copy the defaults count as sent.
+    # Without a tier to copy, the defaults count as sent.
     fields = draft.model_dump(exclude={"name", "copy_of"}, exclude_unset=draft.copy_of is not None)
     tier = await create_tier(
         services.sessions,

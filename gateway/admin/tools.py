@@ -77,16 +77,16 @@ class ToolDraft(Draft):
     tenant_id: Id | None = None
     name: ToolName
     description: Description
-    """For the model: what the tool does, and when to call it."""
+    """Tells the model what the tool does and when to call it."""
     parameters: Json
-    """The JSON schema of its arguments, an object."""
+    """The JSON schema of the tool's arguments, which are an object."""
     url: Annotated[str, Field(max_length=2000)]
-    """Gets a POST with the arguments, and answers with JSON."""
+    """The URL that receives the arguments as a POST and answers with JSON."""
     credential: CredentialDraft | None = None
     timeout_s: Timeout = 10.0
     max_result_bytes: ResultBytes = 16 * 1024
     max_rounds: Rounds = 4
-    """In how many rounds of one request the model may call it."""
+    """In how many rounds of one request the model may call the tool."""
     is_enabled: bool = True
 
 
@@ -96,7 +96,7 @@ class ToolChange(Draft):
     description: Description = "-"
     parameters: Json = Field(default_factory=dict)
     url: Annotated[str, Field(max_length=2000)] = ""
-    """At another server: send the credential again."""
+    """A URL at another server needs the credential again."""
     version: Version | None = None
     credential: CredentialDraft | None = None
     timeout_s: Timeout = 10.0
@@ -201,7 +201,7 @@ async def remove_tool(tool_id: UUID, admin: AdminDep, services: ServicesDep, if_
 
 
 def _check(services: Services, fields: Json) -> None:
-    """What no type can say. Raises InvalidRequest."""
+    """Check what types cannot express. Raises InvalidRequest."""
     if "parameters" in fields:
         check_schema(fields["parameters"], param="parameters")
     if "url" in fields:

@@ -1,4 +1,4 @@
-"""`GET /v1/usage` (one's own tenant) and `GET /admin/v1/usage` (a platform admin's: everybody's)."""
+"""`GET /v1/usage` (the key's own tenant) and `GET /admin/v1/usage` (for a platform administrator, all tenants)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

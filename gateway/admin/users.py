@@ -1,4 +1,4 @@
-"""`/admin/v1/users`: end users of a tenant (`user` of their requests) that have limits by name."""
+"""`/admin/v1/users`: limits of single end users of a tenant, each named by the `user` of their requests."""
 
 from datetime import datetime
 from typing import Annotated
@@ -27,14 +27,14 @@ router = APIRouter(prefix="/users", tags=["users"], route_class=TaggedRoute)
 
 class EndUserDraft(Draft):
     tenant_id: Id | None = None
-    """Left out: the key's own tenant."""
+    """Defaults to the key's own tenant."""
     user_id: UserId
     limits: UserLimits
 
 
 class EndUserChange(Draft):
     limits: UserLimits | None
-    """One that is null, or all of them, are the tenant's `user_limits` again."""
+    """A null limit reverts to the tenant's `user_limits`; null for the whole object reverts all of them."""
     version: Version | None = None
 
 
@@ -45,7 +45,7 @@ class EndUserView(BaseModel):
     tenant_id: UUID
     user_id: str
     limits: dict[str, int]
-    """In place of the tenant's `user_limits`."""
+    """These override the tenant's `user_limits`."""
     created_at: datetime
     version: int
 

@@ -28,9 +28,9 @@ router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 class WebhookDraft(Draft):
     tenant_id: Id | None = None
-    """Left out: the key's own tenant."""
+    """Defaults to the key's own tenant."""
     url: Annotated[str, Field(max_length=2000)]
-    """Of a public address; checked again at each delivery."""
+    """Must lead to a public address, which is checked again at each delivery."""
     events: Annotated[list[EventName], Field(min_length=1)]
 
 
@@ -46,19 +46,19 @@ class WebhookView(BaseModel):
 
 class NewWebhookView(WebhookView):
     secret: str
-    """What deliveries are signed with; docs/billing.md shows how to verify them."""
+    """Deliveries are signed with it; docs/billing.md shows how to verify them."""
 
 
 class DeliveryView(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     id: UUID
-    """The header `webhook-id`, the same in each attempt."""
+    """Sent as the header `webhook-id`, the same in each attempt."""
     occasion: str
     created_at: datetime
     num_attempts: int
     next_attempt_at: datetime | None
-    """null: delivered, or given up."""
+    """Null once the event was delivered or given up."""
     delivered_at: datetime | None
     last_status: int | None
     last_error: str | None

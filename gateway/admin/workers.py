@@ -1,4 +1,4 @@
-"""`/admin/v1/workers`: every replica that this gateway knows, as it sees them, and who of them gets no new requests."""
+"""`/admin/v1/workers`: every replica that this gateway knows, its state as seen from here, and draining it."""
 
 import time
 from bisect import bisect_right
@@ -35,11 +35,11 @@ class WorkerView(BaseModel):
     engine: str
     is_healthy: bool
     is_drained: bool
-    """By an operator."""
+    """Drained by an operator."""
     state: str
-    """`closed`, `open`, `half-open` or `starting`, as docs/members.md tells."""
+    """The circuit breaker: `closed`, `open`, `half-open` or `starting` (docs/members.md)."""
     load: dict[str, Any] | None
-    """The worker's own report; foreign servers have none."""
+    """The worker's own report; servers of other engines send none."""
 
 
 @router.get("")

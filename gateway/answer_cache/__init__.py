@@ -1,1 +1,1 @@
-"""Answers that are given again: kept in Redis under names that hold their tenant, sealed."""
+"""Cached answers: kept sealed in Redis, under names that contain their tenant."""

@@ -1,18 +1,18 @@
-"""An answer as it is kept."""
+"""A cached answer as it is stored."""
 
 import msgspec
 
 
 class CachedAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """parts: a stream's chunks as they went to the client, without the closing one, or the one body of a whole answer.
+    """parts: a stream's chunks as they went to the client, without the closing one; or a whole answer's single body.
 
-    What follows is what its usage event told, for the next one.
+    The fields after `parts` are from the answer's usage event, for the usage events of requests that it answers again.
     """
 
     made_at_s: float
-    """Since the epoch."""
+    """Unix time."""
     headers: dict[str, str]
-    """What really served it."""
+    """The headers that say what served the original request."""
     parts: list[bytes]
     pool: str
     model_id: str

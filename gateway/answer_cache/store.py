@@ -1,7 +1,7 @@
-"""Where the answers are: Redis, and it may forget any of them. Whatever goes wrong there is a miss.
+"""The store of cached answers: Redis, which may forget any of them. Every failure there counts as a miss.
 
-tiergate:{tenant}:cache:<name>     an answer, sealed, until its time is over
-tiergate:{tenant}:near:<bucket>    the newest vectors of requests that are alike but for their last message, sealed,
+tiergate:{tenant}:cache:<name>     an answer, sealed, until its TTL ends
+tiergate:{tenant}:near:<bucket>    the newest vectors of requests that differ only in their last message, sealed,
                                    each with its answer's name
 """
 
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 2**20
 NEAREST_OF = 256
-"""So many of a bucket are compared."""
+"""How many vectors of a bucket are kept and compared."""
 _THREAD_BYTES = 64 * 1024
-"""More than this is compressed in a thread."""
+"""Answers larger than this are compressed in a thread."""
 _SCAN = 1000
 KINDS = ("cache", "near")
 
@@ -42,7 +42,7 @@ class AnswerCache:
         return None if kept is None else decode_answer(kept.body)
 
     async def put(self, tenant: str, name: str, answer: CachedAnswer, *, ttl_s: int) -> None:
-        """Not what is larger than MAX_ANSWER_BYTES."""
+        """Answers larger than MAX_ANSWER_BYTES are not stored."""
         num_bytes = sum(map(len, answer.parts))
         if num_bytes > MAX_ANSWER_BYTES:
             return
@@ -54,7 +54,7 @@ class AnswerCache:
         await self._ask("SET", key, sealed, "EX", ttl_s)
 
     async def near(self, tenant: str, bucket: str) -> list[tuple[str, bytes]]:
-        """Names of answers, and the vectors that they stand at."""
+        """(answer's name, its request's vector) for the bucket's newest."""
         key = f"{prefix_of(tenant)}near:{bucket}"
         found = await self._ask("LRANGE", key, 0, NEAREST_OF - 1)
         sealed = found if isinstance(found, list) else ()
@@ -69,7 +69,7 @@ class AnswerCache:
         await self._ask("EXPIRE", key, ttl_s)
 
     async def purge(self, tenant: str) -> int:
-        """Forget all of the tenant's; how many answers. Raises what AWAY names."""
+        """Forget all of the tenant's answers, and return how many. Raises the errors in AWAY."""
         num_answers, cursor = 0, b"0"
         while True:
             found = await self._redis.execute("SCAN", cursor, "MATCH", f"{prefix_of(tenant)}*", "COUNT", _SCAN)

@@ -1,1 +1,1 @@
-"""Adapters' files: read while they come, refused with a reason, and kept in the object store by their digest."""
+"""Files of adapters and tenants: read as they stream in, refused with a reason, kept in the object store by digest."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 
 async def in_blocks(chunks: AsyncIterable[bytes], block_bytes: int) -> AsyncIterator[bytes]:
-    """The same bytes in blocks of `block_bytes` or more: each costs a thread's turn."""
+    """The same bytes in blocks of at least `block_bytes`, except the last. Each block costs a hand-over to a thread."""
     gathered: list[bytes] = []
     size = 0
     async for chunk in chunks:

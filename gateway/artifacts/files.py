@@ -1,7 +1,7 @@
 """The object store of files that tenants upload and batches write.
 
-uploads/<random>            on the way; `ArtifactStore.remove_abandoned` finds what was cut
-files/<digest>/<id>         by content, and apart for each file, so that one can go without asking who else has it
+uploads/<random>            in progress; `ArtifactStore.remove_abandoned` finds uploads that were cut off
+files/<digest>/<id>         by content, and a copy per file, so that one can be removed without asking who else has it
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _UPLOADS, _FILES = "uploads", "files"
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """Whole, and not a file yet."""
+    """A complete upload that is not a file yet."""
 
     path: str
     digest: str
@@ -46,7 +46,8 @@ class FileStore:
 
     @asynccontextmanager
     async def staging(self, chunks: AsyncIterable[bytes], *, max_bytes: int | None = None) -> AsyncIterator[StagedFile]:
-        """Stream `chunks` to the store; leaving removes what was not published. Raises InvalidRequest for too much."""
+        """Stream `chunks` to the store. On exit the upload is removed; `publish` copies it before. Raises
+        InvalidRequest for more than `max_bytes`."""
         digest, path, size = hashlib.sha256(), f"{_UPLOADS}/{uuid4().hex}", 0
 
         async def counted() -> AsyncIterator[bytes]:
@@ -70,7 +71,7 @@ class FileStore:
             await self._store.copy_async(staged.path, file_path(staged.digest, file_id))
 
     async def read(self, digest: str, file_id: UUID) -> AsyncIterator[bytes]:
-        """Raises NotFound where the content is gone."""
+        """Raises NotFound if the content is gone."""
         try:
             async for block in read_object(self._store, file_path(digest, file_id), block_bytes=BLOCK_BYTES):
                 yield block
@@ -88,7 +89,7 @@ class FileStore:
             await self._delete(file_path(digest, file_id))
 
     async def _remove(self, path: str) -> None:
-        """Where the store went away meanwhile, it is found later."""
+        """If the store has gone away meanwhile, `ArtifactStore.remove_abandoned` finds the upload later."""
         try:
             async with _telling_outages():
                 await self._delete(path)

@@ -1,4 +1,4 @@
-"""What an adapter's tensors are, and whether they fit a base model."""
+"""The shapes of an adapter's tensors, and whether they fit a base model."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ PROJECTIONS = (*ATTENTION, *MLP)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """num_layers: one more than the highest layer. shapes: projection -> (out, in), the same in all layers."""
+    """num_layers: one more than the highest layer's index. shapes: projection -> (out, in), the same in all layers."""
 
     rank: int
     num_layers: int
@@ -19,7 +19,7 @@ class Layout:
 
 
 def misfit(layout: Layout, base: AdapterBase, *, model_id: str) -> str | None:
-    """Why the adapter cannot be served over this base model; None where it can."""
+    """Why the adapter cannot be served over this base model; None if it can."""
     if layout.rank > base.max_rank:
         return f"its rank is {layout.rank}, the workers of {model_id!r} take at most {base.max_rank}"
     if layout.num_layers > base.num_layers:

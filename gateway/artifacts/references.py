@@ -1,7 +1,7 @@
-"""Adapters that lie somewhere already: `s3://` and `file://` below the roots that the operator allowed.
+"""Adapters that exist elsewhere already: at `s3://` and `file://` URLs below the roots that the operator has allowed.
 
-A file is opened folder by folder from its root without following symbolic links, so that none leads out, not even one
-that is made meanwhile.
+A file is opened folder by folder from its root, without following symbolic links, so that no link leads out of the
+root, not even one that is made meanwhile.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ BLOCK_BYTES = 4 << 20
 
 
 class Reference:
-    """The two files of an adapter, read as an upload would bring them."""
+    """The two files of an adapter, with the same methods as an upload."""
 
     def __init__(self, source: "_Source", url: str) -> None:
         self._source = source
@@ -43,7 +43,7 @@ class Reference:
         return self._read(WEIGHTS_FILE)
 
     async def finish(self) -> None:
-        """What is read to its end is whole."""
+        """Nothing to check: a file that was read to its end is complete."""
 
     async def _read(self, file: str) -> AsyncIterator[bytes]:
         try:
@@ -58,7 +58,7 @@ class Reference:
 
 
 class References:
-    """`roots`: URLs below which adapters may be taken from. None: nowhere."""
+    """`roots`: URLs below which adapters may be read. If there are none, no URL is allowed."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = [root.rstrip("/") for root in roots]
@@ -82,7 +82,7 @@ class References:
 
 
 def check_root(url: str) -> None:
-    """Raises BadStoreUrl; nothing is opened or made."""
+    """Raises BadStoreUrl. Nothing is opened or created."""
     if local_folder(url) is None and (urlsplit(url).scheme != "s3" or not urlsplit(url).netloc):
         raise BadStoreUrl(f"{url!r} is neither s3://BUCKET/PREFIX nor file:///FOLDER")
 
@@ -114,14 +114,15 @@ class _LocalSource:
 
 
 def _open_below(root: str, parts: Sequence[str]) -> int:
-    """A descriptor of a regular file. Raises FileNotFoundError, and InvalidRequest for what is none."""
+    """Open a regular file, and return its descriptor. Raises FileNotFoundError, and InvalidRequest for a link or
+    anything else that is no regular file."""
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
             below = _open(folder, part, os.O_DIRECTORY)
             os.close(folder)
             folder = below
-        # A pipe would be waited for.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         found = _open(folder, parts[-1], os.O_NONBLOCK)
     finally:
         os.close(folder)

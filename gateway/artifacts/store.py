@@ -1,7 +1,7 @@
-"""The object store of adapters. What comes is checked while it streams there, and is not an artifact until all is well.
+"""The object store of adapters. Uploads are checked as they stream there, and become artifacts only if all is well.
 
-uploads/<time and random>           on the way; gone when it was refused or cut
-adapters/<ab>/<digest>/...          weights, config and, last, the manifest
+uploads/<time and random>           in progress; removed when refused or cut off
+adapters/<ab>/<digest>/...          weights, config and, written last, the manifest
 """
 
 import asyncio
@@ -47,14 +47,14 @@ PART_BYTES = 8 << 20
 MAX_PARTS_AT_ONCE = 2
 UPLOADS = "uploads"
 MAX_UPLOADS, MAX_UPLOADS_OF_ONE = 16, 4
-"""At a time, in this process; and of one tenant."""
+"""Concurrent uploads in this process, and of one tenant."""
 ABANDONED = timedelta(hours=6)
-"""What still is on the way then belongs to a gateway that died."""
+"""An upload that is older belongs to a gateway that died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Checked, whole, and not an artifact yet."""
+    """A checked and complete upload that is not an artifact yet."""
 
     digest: str
     size_bytes: int
@@ -77,8 +77,8 @@ class ArtifactStore:
 
     @contextmanager
     def permit(self, tenant_id: UUID) -> Iterator[None]:
-        """One of the uploads that may be under way at a time, each of which takes some dozen megabytes. Raises
-        Unavailable."""
+        """Take one of the slots for concurrent uploads, since each upload takes tens of megabytes. Raises Unavailable
+        if none is free."""
         if self._uploads[tenant_id] >= MAX_UPLOADS_OF_ONE or self._uploads.total() >= MAX_UPLOADS:
             raise Unavailable(
                 "too many uploads are under way; send it again when one is through",
@@ -94,8 +94,8 @@ class ArtifactStore:
 
     @asynccontextmanager
     async def staging(self, config: bytes, weights: AsyncIterable[bytes]) -> AsyncIterator[Staged]:
-        """Stream `weights` to the store, checking them; leaving removes what was not published. Raises BadAdapter, and
-        what `weights` raises."""
+        """Stream `weights` to the store, checking them. On exit the upload is removed; `publish` copies it before.
+        Raises BadAdapter, and the errors of `weights`."""
         lora = _read_config(config)
         check = WeightsCheck(lora, max_bytes=self.max_weights_bytes)
         digest, path = hashlib.sha256(), f"{UPLOADS}/{new_id(utc_now())}"
@@ -107,12 +107,12 @@ class ArtifactStore:
                 size += len(block)
                 if size > self.max_weights_bytes:
                     raise BadAdapter(f"{WEIGHTS_FILE}: more than {self.max_weights_bytes} bytes", param="weights")
-                # Megabytes of arithmetic would hold up every stream of this process.
+                # In a thread: arithmetic on megabytes would hold up every stream of this process.
                 await asyncio.to_thread(_note, block, digest, check)
                 yield block
 
         async with _telling_outages():
-            # An error of the iterator ends the upload in the store, too.
+            # An error of the iterator aborts the upload to the store, too.
             await self._store.put_async(path, checked(), chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_AT_ONCE)
         try:
             layout = check.finish()
@@ -126,39 +126,39 @@ class ArtifactStore:
             await self._remove_upload(path)
 
     async def publish(self, staged: Staged) -> None:
-        """Once this returns, workers can fetch it. The same content again changes nothing."""
+        """Once this returns, workers can fetch the artifact. Publishing the same content again changes nothing."""
         async with _telling_outages():
             await self._store.copy_async(staged.path, object_path(staged.digest, WEIGHTS_FILE))
             await self._store.put_async(object_path(staged.digest, CONFIG_FILE), staged.config)
             await self._store.put_async(object_path(staged.digest, MANIFEST_FILE), staged.manifest)
 
     async def has(self, digest: str) -> bool:
-        """Any file of it."""
+        """Whether any file of the artifact exists."""
         async with _telling_outages():
             files = (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE)
             return any([await exists(self._store, object_path(digest, file)) for file in files])
 
     async def remove(self, digest: str) -> None:
-        """The manifest first: from then on nobody begins to fetch it."""
+        """The manifest goes first: from then on no worker begins to fetch the artifact."""
         for file in (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE):
             await self._delete(object_path(digest, file))
 
     async def remove_abandoned(self, *, now: datetime) -> None:
-        """Uploads of gateways that died."""
+        """Remove uploads of gateways that died."""
         async with _telling_outages():
             found = await self._store.list(f"{UPLOADS}/").collect_async()
         for entry in found:
             if entry["last_modified"] < now - ABANDONED:
                 await self._delete(entry["path"])
         if self._folder is not None:
-            # What was half written has a name there that the library does not list.
+            # In a local folder, half-written files have names that the library does not list.
             await asyncio.to_thread(_unlink_older, self._folder / UPLOADS, now - ABANDONED)
         if self._unfinished is not None:
             async with _telling_outages():
                 await asyncio.to_thread(self._unfinished.abort_older, now - ABANDONED)
 
     async def _remove_upload(self, path: str) -> None:
-        """Where the store went away meanwhile, `remove_abandoned` finds it."""
+        """If the store has gone away meanwhile, `remove_abandoned` finds the upload later."""
         try:
             await self._delete(path)
         except Unavailable:

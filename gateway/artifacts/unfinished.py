@@ -1,6 +1,6 @@
 """Multipart uploads that nobody will complete: S3 keeps their parts, and charges for them, until they are aborted.
 
-The library of the store neither lists nor aborts those of another process.
+The object store's library neither lists nor aborts uploads of another process.
 """
 
 import os
@@ -17,8 +17,10 @@ _DEFAULT_REGION = "us-east-1"
 
 
 class UnfinishedUploads:
-    """Of a bucket, below a folder. `url`: `s3://BUCKET/PREFIX`; keys, region and endpoint come from where the store has
-    its own."""
+    """Unfinished uploads of a bucket, below a folder.
+
+    `url`: `s3://BUCKET/PREFIX`. Keys, region and endpoint come from the same sources as the store's.
+    """
 
     def __init__(self, url: str, folder: str) -> None:
         parts = urlsplit(url)
@@ -26,7 +28,8 @@ class UnfinishedUploads:
         self._below = f"{parts.path.strip('/')}/{folder}/".lstrip("/")
 
     def abort_older(self, limit: datetime) -> None:
-        """Blocks. Raises OSError. An upload's name tells when it began, else S3 does."""
+        """Abort uploads that began before `limit`, by the time in their name or else by S3's. Blocks. Raises
+        OSError."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -47,7 +50,7 @@ class UnfinishedUploads:
 
     @cached_property
     def _client(self) -> Any:
-        # Imported here: only who keeps adapters in S3 waits for the library.
+        # Imported here, so that only gateways that keep adapters in S3 wait for the library.
         from botocore.config import Config
         from botocore.session import get_session
 

@@ -1,7 +1,7 @@
-"""`adapter_model.safetensors`, checked while it comes: its header, its tensors' shapes, that all numbers are finite.
+"""Checks `adapter_model.safetensors` as it streams in: header, tensor shapes, and that all numbers are finite.
 
-Nothing is kept but the header and a few bytes, so that a file of gigabytes costs a megabyte; and nothing of torch is
-needed: a number is told to be finite by its bits.
+Only the header and a few bytes are kept, so that a file of gigabytes costs a megabyte. Torch is not needed: the bits of
+a number tell whether it is finite.
 """
 
 import re
@@ -19,10 +19,10 @@ from protocol.peft_config import LoraConfig
 MAX_HEADER_BYTES = 8 << 20
 MAX_TENSORS = 20_000
 MAX_MAGNITUDE = 65504.0
-"""float16's largest: a worker may compute in it. Weights are a thousandth of this."""
+"""The largest float16, since a worker may compute in float16. Weights are usually a thousandth of this."""
 _SIZES = {"F32": 4, "F16": 2, "BF16": 2}
 _INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
-"""The bits of infinity; those of NaN are above."""
+"""The bits of infinity; those of NaN are larger."""
 _KEY = re.compile(
     r"base_model\.model\.model\.layers\.(?P<layer>\d{1,6})\.(?P<block>self_attn|mlp)\.(?P<projection>\w+)"
     r"\.lora_(?P<side>[AB])\.weight"
@@ -43,7 +43,7 @@ class _Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class _Stretch:
-    """One tensor's bytes."""
+    """One tensor's bytes, of which num_left are still to come."""
 
     key: str
     side: str
@@ -53,16 +53,16 @@ class _Stretch:
 
 @dataclass(slots=True)
 class WeightsCheck:
-    """Feed it the file in order; `finish` tells what it holds. Both raise BadAdapter."""
+    """`feed` takes the file in order, `finish` returns its layout. Both raise BadAdapter."""
 
     config: LoraConfig
     max_bytes: int
     _head: bytearray = field(default_factory=bytearray)
     _stretches: list[_Stretch] = field(default_factory=list)
-    """Those that are not read yet, the next one last."""
+    """The tensors that are not read yet, the next one last."""
     _layout: Layout | None = None
     _rest: bytes = b""
-    """The begun number between two blocks."""
+    """The beginning of a number that is split between two blocks."""
 
     def feed(self, block: bytes | memoryview) -> None:
         view = memoryview(block)
@@ -85,7 +85,7 @@ class WeightsCheck:
         return self._layout
 
     def _feed_head(self, view: memoryview) -> memoryview:
-        """The part of it that follows the header."""
+        """Take the header from `view`, and return the part that follows it."""
         num_wanted = 9 - len(self._head)
         if num_wanted > 0:
             self._head += view[:num_wanted]
@@ -132,7 +132,7 @@ class WeightsCheck:
             self._check_bits(stretch, taken[:num_whole])
 
     def _check_bits(self, stretch: _Stretch, numbers: bytes | memoryview) -> None:
-        """Whole numbers, one at least."""
+        """numbers: complete ones, at least one."""
         largest = _largest(numbers, stretch.dtype)
         if largest >= _INFINITE[stretch.dtype]:
             raise _refusal(f"{stretch.key}: not all numbers are finite (NaN or infinite)")
@@ -197,7 +197,8 @@ def _read_layout(tensors: dict[str, _Tensor], config: LoraConfig) -> Layout:
 
 
 def _stretches(tensors: dict[str, _Tensor], *, room: int) -> list[_Stretch]:
-    """In reverse order. The tensors must lie one after the other, as in every safetensors file."""
+    """In reverse order. Raises BadAdapter unless the tensors lie one after the other, as in every safetensors file, and
+    fit into `room` bytes."""
     stretches, end = [], 0
     for key, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         begin, next_end = tensor.data_offsets

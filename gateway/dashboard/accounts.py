@@ -26,7 +26,7 @@ PAGE_SIZE = 50
 
 
 async def show_account(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises NotFound, also for another tenant's."""
+    """Raises NotFound, also for another tenant's account."""
     tenant_id = _tenant_of(request, visitor)
     principal, sessions = visitor.principal, services.sessions
     query = query_of(f"{PATH}/{tenant_id}", visitor.asked(request), ("after",))

@@ -1,4 +1,4 @@
-"""Uploading an adapter, putting a new version in its place, and deleting it."""
+"""Uploading an adapter, replacing a variant with a new version, and deleting an adapter."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,7 +40,7 @@ async def ask_replace(request: Request, services: Services, visitor: Visitor, ty
     adapter, model_id = await _own(request, services, visitor), _model(request, services)
     current = adapter.details.get(model_id)
     standing = {"version": str(current.version if current else 0)}
-    # After a conflict the form is about what stands there now.
+    # After a conflict drop what was typed: the form must be about the version that is there now.
     shown = Form(typed if typed.status != 409 else Typed(problems=typed.problems, status=409), standing)
     return render(
         "adapter_replace.html", visitor=visitor, form=shown, adapter=adapter, model_id=model_id, current=current
@@ -82,7 +82,7 @@ async def delete(request: Request, services: Services, visitor: Visitor, typed: 
 
 
 def _versions(adapter: AdapterView) -> str:
-    """What a page that asks has shown."""
+    """The versions that the confirmation page has shown."""
     return " ".join(f"{model}:{each.version}" for model, each in sorted(adapter.details.items()))
 
 
@@ -101,7 +101,7 @@ def _model(request: Request, services: Services) -> str:
 
 
 def _tenant_id(visitor: Visitor, asked: str) -> str:
-    """By name or id."""
+    """The id of the tenant with this name or id. Raises InvalidRequest."""
     names = visitor.names.tenants
     found = asked if asked in names else next((known for known, name in names.items() if name == asked), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""Adapters: the list, and one with its versions, whether it fits, where it is and what it was used for."""
+"""Adapters: the list, and one adapter with its versions, whether it fits, where it is loaded and how it was used."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -24,13 +24,16 @@ PATH = "/dashboard/adapters"
 PAGE_SIZE = 50
 MAX_HISTORY = 50
 MAX_ADAPTERS = 1000
-"""Whose usage is looked through for one's."""
+"""How many adapters' usage is read to find that of one."""
 _USED = "30d"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a variant is: in how many of the replicas' memories that serve it. names: for operators alone."""
+    """How many replicas serve a variant, and how many of those hold it in memory.
+
+    names: the replicas that hold it in memory; empty unless an operator asks.
+    """
 
     num_serving: int
     num_resident: int
@@ -64,7 +67,7 @@ async def show_adapter(request: Request, services: Services, visitor: Visitor) -
 
 
 async def read_asked(request: Request, services: Services, visitor: Visitor) -> AdapterView:
-    """Raises NotFound, also for another tenant's."""
+    """Raises NotFound, also for another tenant's adapter."""
     try:
         adapter_id = UUID(request.path_params["adapter_id"])
     except ValueError:
@@ -73,7 +76,7 @@ async def read_asked(request: Request, services: Services, visitor: Visitor) -> 
 
 
 def may_change(visitor: Visitor, adapter: AdapterView) -> bool:
-    """What is for everybody is the operator's."""
+    """Only the operator may change an adapter that is for everybody."""
     return visitor.principal.is_platform_admin or adapter.tenant_id == visitor.principal.tenant_id
 
 
@@ -82,7 +85,7 @@ def chat_models(services: Services) -> list[str]:
 
 
 def other_models(services: Services, adapter: AdapterView) -> list[str]:
-    """Base models that it has no variant for."""
+    """Base models for which the adapter has no variant."""
     return [model for model in chat_models(services) if model not in adapter.variants]
 
 
@@ -96,7 +99,7 @@ def _place(services: Services, visitor: Visitor, model_id: str, worker_name: str
 
 
 async def _usage(services: Services, visitor: Visitor, adapter: AdapterView) -> Row | None:
-    """Of the last 30 days; None where usage cannot be read now."""
+    """The adapter's usage of the last 30 days; None if usage cannot be read now."""
     window = PRESETS[_USED].until(utc_now(), zone=visitor.zone).window
     tenant_id = visitor.shown_tenant(str(adapter.tenant_id or ""))
     try:

@@ -1,4 +1,4 @@
-"""Amounts as people type them, and as forms show them again: dollars, and percent."""
+"""Amounts as people type them and as forms show them: dollars and percent."""
 
 import re
 
@@ -9,7 +9,8 @@ _NUMBER = re.compile(r"([-−]?)\$?([0-9]{1,12}(?:,[0-9]{3})*)(?:\.([0-9]*))?")
 
 
 def typed_nanousd(text: str, *, param: str, per: int = 1) -> int:
-    """Of dollars such as `0.25`, `$1,000` or `-3`; with `per`, of what that many cost. Raises InvalidRequest."""
+    """Nano-dollars for dollars such as `0.25`, `$1,000` or `-3`. With `per`, `text` is the price of that many units,
+    and the result that of one. Raises InvalidRequest."""
     scaled, rest = divmod(_scaled(text, param), per)
     if rest:
         raise InvalidRequest("that has too many decimals", param=param)
@@ -17,7 +18,7 @@ def typed_nanousd(text: str, *, param: str, per: int = 1) -> int:
 
 
 def typed_basis_points(text: str, *, param: str) -> int:
-    """Of percent such as `19` or `7.5`. Raises InvalidRequest."""
+    """Basis points for a percentage such as `19` or `7.5`. Raises InvalidRequest."""
     scaled, rest = divmod(_scaled(text.rstrip(" %"), param), NANOUSD_PER_USD // 100)
     if rest:
         raise InvalidRequest("write percent with at most two decimals, such as 7.25", param=param)
@@ -25,7 +26,7 @@ def typed_basis_points(text: str, *, param: str) -> int:
 
 
 def shown_amount(nanousd: int) -> str:
-    """To be typed over: without a sign for the currency, as short as it is exact."""
+    """Dollars for an input field: exact, as short as possible, and without a currency sign."""
     whole, rest = divmod(abs(nanousd), NANOUSD_PER_USD)
     decimals = f"{rest:09}".rstrip("0")
     return f"{'-' if nanousd < 0 else ''}{whole}{f'.{decimals}' if decimals else ''}"

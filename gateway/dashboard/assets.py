@@ -1,4 +1,4 @@
-"""Our own style and scripts: each URL names the content by its digest, so that browsers keep it for good."""
+"""The console's styles and scripts. Each URL carries the content's digest, so that browsers may cache it for good."""
 
 import hashlib
 from functools import cache

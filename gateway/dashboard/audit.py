@@ -1,4 +1,4 @@
-"""Who changed what: filtered, by pages, and as CSV."""
+"""The audit log, who changed what: filtered, paged, and as CSV."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ _LEADS_TO = {
     "tenant": "/dashboard/tenants/{}",
     "adapter": "/dashboard/adapters/{}",
 }
-"""Where an object can be looked at, by its action's first word."""
+"""First word of an action -> the page that shows its object."""
 
 
 async def show_audit(request: Request, services: Services, visitor: Visitor) -> Response:
@@ -58,7 +58,7 @@ async def show_audit(request: Request, services: Services, visitor: Visitor) -> 
 
 
 async def download_audit(request: Request, services: Services, visitor: Visitor) -> Response:
-    """The same as CSV, at most MAX_DOWNLOAD entries."""
+    """The same entries as CSV, at most MAX_DOWNLOAD."""
     query, after = query_of(PATH, visitor.asked(request), _KNOWN), None
     text = io.StringIO()
     writer = csv.DictWriter(text, list(api.AuditView.model_fields))
@@ -73,13 +73,13 @@ async def download_audit(request: Request, services: Services, visitor: Visitor)
 
 
 def place_of(entry: api.AuditView) -> str:
-    """Where its object can be looked at; "" for what has no page, or none any more."""
+    """The page that shows the entry's object; "" if it has none, or none any more."""
     place = _LEADS_TO.get(entry.action.partition(".")[0], "")
     return "" if entry.action.endswith(".delete") else place.format(entry.object_id)
 
 
 def details(entry: api.AuditView) -> list[tuple[str, str]]:
-    """What a change was from and to; of the rest what the entry tells."""
+    """(name, text) of what the entry tells; a changed field shows its value before and after."""
     told = {name: _text(name, value) for name, value in entry.detail.items() if value is not None}
     if entry.before is not None and entry.after is not None:
         for name, value in entry.after.items():

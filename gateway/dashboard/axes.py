@@ -1,4 +1,4 @@
-"""The buckets of time that a chart spans: hours and less in absolute time, longer ones by the clock on the wall."""
+"""The time buckets of a chart. Buckets of up to an hour follow absolute time, longer ones the local wall clock."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,11 +13,11 @@ _EPOCH = datetime(1970, 1, 1)
 @dataclass(frozen=True)
 class Axis:
     edges: tuple[int, ...]
-    """Unix seconds where the buckets begin, and where the last one ends."""
+    """Unix seconds at which the buckets begin, and at which the last one ends."""
     bucket_s: int
-    """Of a day and longer as the wall's clock counts: a day may have 23 or 25 hours."""
+    """Beyond an hour, measured by the wall clock: a day may have 23 or 25 hours."""
     label_every_s: int
-    """Time labels stand at multiples of this on the wall's clock."""
+    """Time labels stand at multiples of this on the wall clock."""
     zone: ZoneInfo
 
     @property
@@ -38,7 +38,7 @@ class Axis:
 
     @property
     def is_even(self) -> bool:
-        """All buckets are multiples of `bucket_s` since the epoch."""
+        """Whether all buckets begin at multiples of `bucket_s` since the epoch."""
         return self.bucket_s <= HOUR_S or self.zone is UTC_ZONE
 
     def is_labelled(self, i: int) -> bool:
@@ -52,18 +52,18 @@ class Axis:
 
 
 def axis_of(start: datetime, *, bucket_s: int, num_buckets: int, label_every_s: int, zone: ZoneInfo) -> Axis:
-    """start: as `bucket_start` gives it."""
+    """start: as returned by `bucket_start`."""
     if bucket_s <= HOUR_S:
         first = int(start.timestamp())
         edges = tuple(first + i * bucket_s for i in range(num_buckets + 1))
     else:
-        # Where a zone has skipped a day, two of them are one.
+        # Where a zone has skipped a day, two edges coincide.
         edges = tuple(sorted({_edge(start + timedelta(seconds=i * bucket_s)) for i in range(num_buckets + 1)}))
     return Axis(edges, bucket_s, label_every_s, zone)
 
 
 def bucket_start(moment: datetime, *, bucket_s: int, zone: ZoneInfo) -> datetime:
-    """Of the bucket that holds `moment`, in `zone`."""
+    """The start of the bucket that holds `moment`, in `zone`."""
     if bucket_s <= HOUR_S:
         return datetime.fromtimestamp(int(moment.timestamp()) // bucket_s * bucket_s, zone)
     wall_s = _wall_s(moment.astimezone(zone)) // bucket_s * bucket_s
@@ -71,7 +71,7 @@ def bucket_start(moment: datetime, *, bucket_s: int, zone: ZoneInfo) -> datetime
 
 
 def num_buckets_until(start: datetime, end: datetime, *, bucket_s: int) -> int:
-    """At least 1; start: as `bucket_start` gives it."""
+    """At least 1. start: as returned by `bucket_start`."""
     if bucket_s <= HOUR_S:
         span_s = end.timestamp() - start.timestamp()
     else:
@@ -80,7 +80,7 @@ def num_buckets_until(start: datetime, end: datetime, *, bucket_s: int) -> int:
 
 
 def _edge(local: datetime) -> int:
-    """Rollups know whole hours: in a zone with half ones a bucket begins at the full hour (UTC) after it should."""
+    """Rollups have whole hours only. In a zone at a half-hour offset a bucket begins at the next full UTC hour."""
     return -(-int(local.astimezone(UTC).timestamp()) // HOUR_S) * HOUR_S
 
 

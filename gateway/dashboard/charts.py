@@ -15,9 +15,9 @@ from gateway.dashboard.numbers import Format
 MAX_SERIES = 7
 OTHERS = "others"
 NUM_COLOURS = MAX_SERIES - 1
-"""The last one is for OTHERS alone."""
+"""Colours 0 to NUM_COLOURS - 1 are for names. Colour NUM_COLOURS is for OTHERS, or a name that finds no free one."""
 HEIGHT, TOP, BOTTOM = 260, 24, 28
-"""Pixels. What lies along the time is percent of the width, so that a phone's labels are as large as any."""
+"""In pixels. Positions along the time axis are percent of the width, so that labels are not smaller on a phone."""
 _NUM_TICKS = 4
 _DAY_S = 24 * 3600
 
@@ -59,7 +59,7 @@ class Chart:
     time_ticks: list[Tick]
     legend: list[Series]
     table: list[tuple[str, list[str]]]
-    """The same figures for those who cannot see the bars: a bucket's label and its value for each of the legend."""
+    """The same figures for people who cannot see the bars: a bucket's label, and its value for each legend entry."""
     height: int = HEIGHT
     bottom: int = HEIGHT - BOTTOM
 
@@ -67,10 +67,10 @@ class Chart:
 def stack(
     points: Sequence[Point], axis: Axis, *, tick_format: Format, value_format: Format, least_top: float = 0
 ) -> Chart:
-    """Series stand in the order of their totals, the largest at the bottom; beyond MAX_SERIES they are one. A colour
-    follows the name, so that it means the same whatever is measured.
+    """Series are stacked in the order of their totals, the largest at the bottom. If there are more than MAX_SERIES,
+    the smallest are merged into OTHERS. A colour follows from the name, so that it means the same whatever is measured.
 
-    `least_top` 4 keeps the ticks of counts whole.
+    least_top: the scale's top is at least this; 4 keeps the ticks of counts whole.
     """
     names = _ranked(points)
     values = _by_bucket(points, names)
@@ -103,7 +103,7 @@ def stack(
 
 
 def nice_ceiling(value: float) -> float:
-    """The least top of a scale that is not below `value` and whose quarters read well; 4 and up have whole quarters."""
+    """The smallest top of a scale that is not below `value` and has round quarters; whole ones from 4 on."""
     if value <= 0:
         return 4
     power = 10.0 ** math.floor(math.log10(value))
@@ -123,7 +123,7 @@ def _ranked(points: Sequence[Point]) -> list[str]:
 
 
 def _colours(names: Sequence[str]) -> Mapping[str, int]:
-    """By name: its own where no other has it already."""
+    """Name -> colour: the one of its hash, or the next that no other name has taken."""
     taken: dict[str, int] = {OTHERS: NUM_COLOURS} if OTHERS in names else {}
     for name in sorted(names):
         own = zlib.crc32(name.encode()) % NUM_COLOURS

@@ -1,4 +1,4 @@
-"""The session cookie: which key or person logged in and until when, signed. It does not hold the key."""
+"""The signed session cookie: which key or person is logged in, and until when. It does not hold the key."""
 
 import base64
 import binascii
@@ -20,10 +20,10 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     holder_id: UUID
     """The key, or the person."""
     prefix: str
-    """What the key is looked up by; not secret. "" for a person."""
+    """The prefix by which the key is looked up; not secret. "" for a person."""
     expires_at: datetime
     visit_id: UUID
-    """Its row says whether it goes on."""
+    """The visit's row says whether it still goes on."""
 
     @property
     def is_persons(self) -> bool:
@@ -31,10 +31,10 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SessionSigner:
-    """Signs with the current pepper, and takes what was signed with another."""
+    """Signs with the current pepper, and accepts signatures made with another."""
 
     def __init__(self, peppers: Peppers) -> None:
-        # Keys of their own, so that nothing signed for one purpose passes for another.
+        # A separate key for each purpose, so that nothing signed for one passes for another.
         self._cookie_keys = [hmac.digest(each.encode(), b"dashboard session", "sha256") for each in peppers.all]
         self._form_keys = [hmac.digest(each.encode(), b"dashboard form", "sha256") for each in peppers.all]
 
@@ -54,12 +54,13 @@ class SessionSigner:
         try:
             session = msgspec.json.decode(payload, type=Session)
         except msgspec.DecodeError:
-            # Of an older version.
+            # A cookie of an older version.
             return None
         return session if session.expires_at > now else None
 
     def form_tokens(self, session: Session) -> tuple[str, ...]:
-        """What a form of this session carries to prove that the page was ours: the first, or one of another pepper."""
+        """The tokens that prove that a form of this session came from our page. Forms carry the first, of the current
+        pepper; those of other peppers are accepted."""
         payload = msgspec.json.encode(session)
         return tuple(_encode(hmac.digest(key, payload, "sha256")) for key in self._form_keys)
 

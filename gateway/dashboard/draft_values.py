@@ -1,5 +1,5 @@
-"""What was typed, as drafts of the admin API take it: what is no number stays text, so that the draft says where and
-why, and nothing is null."""
+"""Typed text, in the form that drafts of the admin API take. Text that is no number stays text, so that the draft's
+validation names the field and the reason. Empty text becomes null."""
 
 import re
 
@@ -12,7 +12,7 @@ _MAX_DIGITS = 24
 
 
 def whole(text: str) -> int | str | None:
-    """5000, 5,000 or 5 000."""
+    """Takes 5000, 5,000, 5 000 or 5_000."""
     if not text:
         return None
     is_whole = len(text) <= _MAX_DIGITS and _WHOLE.fullmatch(text)
@@ -26,7 +26,7 @@ def decimal(text: str) -> float | str | None:
 
 
 def nanousd(text: str) -> int | str | None:
-    """Of dollars."""
+    """Nano-dollars for typed dollars."""
     if not text:
         return None
     try:

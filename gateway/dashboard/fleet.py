@@ -1,4 +1,4 @@
-"""The fleet, live, and draining its replicas."""
+"""The live view of the fleet, and draining its replicas."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,7 +1,7 @@
-"""The fleet page's changes as server-sent events. All viewers of a process share one rendering of each picture.
+"""The fleet page's changes as server-sent events. All viewers of a process share one rendering of each state.
 
-A stream is short and the browser asks anew, with its cookie: so a session that has ended, or a gateway that is told to
-stop, ends the view without being watched.
+A stream is short, and the browser reconnects with its cookie. So the view ends when the session has ended or the
+gateway is told to stop, without any code that watches for it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class LiveFleet:
         self.num_viewers = 0
 
     def html(self) -> str:
-        """At most PERIOD_S old."""
+        """The pools' HTML, at most PERIOD_S old."""
         now_s = time.monotonic()
         if now_s - self._rendered_at_s >= PERIOD_S:
             self._html = render_part("fleet_pools.html", pools=view_fleet(self._services))
@@ -41,7 +41,7 @@ class LiveFleet:
         return self._html
 
     async def events(self, zone: ZoneInfo) -> AsyncIterator[bytes]:
-        """`fleet` with the pools' HTML where they changed, and `seen` with the time of each look."""
+        """Events: `fleet` with the pools' HTML when it changed, and `seen` with the time of each check."""
         self.num_viewers += 1
         try:
             ends_at_s, sent = time.monotonic() + LIFETIME_S, ""
@@ -58,7 +58,7 @@ class LiveFleet:
 
 
 def live_fleet(request: Request, services: Services) -> LiveFleet:
-    """One for each gateway process."""
+    """One LiveFleet per gateway process."""
     state = request.app.state
     if not hasattr(state, "live_fleet"):
         state.live_fleet = LiveFleet(services)

@@ -10,9 +10,9 @@ from router.fleet import Member, Pool
 from router.saturation import PoolState
 
 MAX_REPLICAS = 100
-"""That are shown, of all pools: a page of thousands would be of no use; the API lists all."""
+"""Replicas shown over all pools. A page of thousands would be of no use; the API lists all."""
 MIN_REPLICAS = 10
-"""Of each pool, however many pools there are."""
+"""Replicas shown of each pool, however many pools there are."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class ReplicaView:
     engine: str
     state: str
     kind: str
-    """`good`, `warn` or `bad`, as it is coloured."""
+    """`good`, `warn` or `bad`: its colour."""
     is_drained: bool
     running: str
     waiting: str
     kv_percent: int | None
-    """Of the KV cache's blocks that are taken; None where it does not tell."""
+    """The share of the KV cache's blocks that is taken; None if the replica does not report it."""
     first_token_ms: float | None
     own: int
-    """Requests of this gateway process under way there."""
+    """Requests of this gateway process that are under way there."""
     resident: list[str]
     num_served: int | None
-    """Adapters that it serves; None: any."""
+    """How many adapters the replica serves. None: any, or it sends no load report."""
     report_age_s: float | None
 
 
@@ -61,7 +61,7 @@ def view_fleet(services: Services) -> list[PoolView]:
 
 
 def adapter_names(catalog: Catalog) -> Mapping[tuple[str, str], str]:
-    """(model, name at its workers) -> what tenants call it."""
+    """(model, adapter's name at its workers) -> the adapter's name for tenants."""
     found: dict[tuple[str, str], str] = {}
     for adapter in catalog.adapters.values():
         for model_id, worker_name in adapter.variants.items():
@@ -119,7 +119,7 @@ def _view_replica(services: Services, pool: Pool, member: Member, names: Mapping
 
 
 def _state(member: Member, breaker: str) -> tuple[str, str]:
-    """breaker: as docs/members.md tells."""
+    """breaker: a state of the circuit breaker (docs/members.md)."""
     if member.is_drained:
         left = _running(member) + _waiting(member)
         return (f"draining, {left} left" if left else "drained"), "warn"

@@ -1,4 +1,4 @@
-"""Forms that do something: only from our own page, and never by GET; what is refused is shown again as it was typed."""
+"""Forms that act: only from our own page, and never by GET. A refused form is shown again as it was typed."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from gateway.services import Services
 
 
 def require_own(request: Request, visitor: Visitor, token: str) -> None:
-    """Raises Forbidden for a form that is not of a page of this visit."""
+    """Raises Forbidden for a form that does not come from a page of this visit."""
     if not is_own_form(request):
         raise Forbidden("this form was sent from another site")
     if not is_one_of(token, visitor.form_tokens):
@@ -30,8 +30,8 @@ def require_own(request: Request, visitor: Visitor, token: str) -> None:
 
 
 async def submit(page: FormPage, request: Request, services: Services, visitor: Visitor) -> Response:
-    """What `page.act` answers; where it refuses, the same form with the problems. Raises GatewayError where there is
-    no form to show any more, too, and BodyTooLarge."""
+    """The answer of `page.act`; if it refuses, the same form with the problems, or a problem page where the form cannot
+    be shown any more. Raises BodyTooLarge."""
     typed = await read_typed(request)
     try:
         require_own(request, visitor, typed.text(TOKEN))
@@ -42,7 +42,7 @@ async def submit(page: FormPage, request: Request, services: Services, visitor: 
 
 
 async def submit_upload(page: UploadPage, request: Request, services: Services, visitor: Visitor) -> Response:
-    """As `submit`. Files are looked at only where the fields before them are the page's own."""
+    """Like `submit`. Files are read only once the fields before them prove that the form is the page's own."""
     typed = Typed(is_sent=True)
     try:
         if not is_form(request.scope):
@@ -73,8 +73,10 @@ def problem_page(
     typed: Typed | None = None,
     asked: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
-    """With what was typed, so that it is not lost where its form has no place any more; asked: the query of a page
-    that only shows, to be mended and asked again."""
+    """Shows the error with what was typed, so that the input is not lost where its form cannot be shown any more.
+
+    asked: the query of a page that only shows something, for the visitor to correct and send again.
+    """
     return render(
         "problem.html",
         status=error.status,
@@ -87,9 +89,9 @@ def problem_page(
 
 
 async def ended_page(request: Request) -> Response:
-    """For a form of a visit that is over: what was typed, and the way back to the form with it.
+    """The answer to a form whose visit has ended: what was typed, and the way back to the filled-in form.
 
-    Its token is kept, which no visit has any more: sent again it does nothing, but shows the form filled in.
+    The form keeps its token, which no visit has any more. Sent again, it does nothing but show the form filled in.
     """
     try:
         typed = await read_typed(request)
@@ -101,7 +103,7 @@ async def ended_page(request: Request) -> Response:
 
 
 def back_to(path: str, notice: str) -> RedirectResponse:
-    """Where the visitor sees what was done, with a notice of NOTICES."""
+    """Redirect to where the visitor sees what was done, with a notice of NOTICES."""
     assert notice in NOTICES
     return see_other(f"{path}{'&' if '?' in path else '?'}{urlencode({'notice': notice})}")
 
@@ -121,7 +123,7 @@ def confirmation(
     back_label: str,
     carried: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
-    """A page that asks before something ends. Its form is sent to its own path; carried: fields that go with it."""
+    """A page that asks for confirmation. Its form goes to the page's own path. carried: further fields of the form."""
     return render(
         "confirm.html",
         visitor=visitor,

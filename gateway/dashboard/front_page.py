@@ -1,4 +1,4 @@
-"""`/`: a browser's user wants the console."""
+"""`/`: redirects browsers to the console."""
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse

@@ -1,4 +1,4 @@
-"""What an operator does with invoices: draft, recalculate, finalize, delete, take back."""
+"""An operator's actions on invoices: draft, recalculate, finalize, delete, and credit notes."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -114,7 +114,7 @@ async def add_credit_note(request: Request, services: Services, visitor: Visitor
 
 
 async def _draft(request: Request, services: Services, visitor: Visitor) -> Invoice:
-    """Raises NotFound, or Conflict for one that is final already."""
+    """Raises NotFound, or Conflict for an invoice that is already final."""
     invoice = await get_invoice(services.sessions, visitor.principal, id_of(request))
     if invoice.status == "final":
         raise Conflict(f"{invoice.number} is final and never changes; a credit note can take a part of it back")
@@ -122,7 +122,7 @@ async def _draft(request: Request, services: Services, visitor: Visitor) -> Invo
 
 
 async def _as_it_was_shown(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Invoice:
-    """Raises Conflict where the draft was calculated anew since the visitor looked."""
+    """Raises Conflict if the draft was recalculated since the visitor saw it."""
     invoice = await _draft(request, services, visitor)
     if typed.text("calculation") != str(invoice.calculation_id):
         raise Conflict("the draft was calculated anew while you looked; look at what it comes to now")

@@ -1,4 +1,4 @@
-"""Invoices: the list, one with its lines, and the requests that a line is the sum of."""
+"""Invoices: the list, one invoice with its lines, and the requests that a line is the sum of."""
 
 from uuid import UUID
 
@@ -54,7 +54,7 @@ async def list_invoices(request: Request, services: Services, visitor: Visitor) 
 
 
 async def show_invoice(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises NotFound, also for another tenant's."""
+    """Raises NotFound, also for another tenant's invoice."""
     invoice_id = id_of(request)
     invoice = await get_invoice(services.sessions, visitor.principal, invoice_id)
     first = PageRequest(limit=PAGE_SIZE, after=None)

@@ -23,7 +23,7 @@ class LimitField:
         return money(value) if self.is_money else full_count(value)
 
     def text(self, value: int | None) -> str:
-        """For its field."""
+        """The text of its input field."""
         if value is None:
             return ""
         return shown_amount(value) if self.is_money else str(value)
@@ -58,7 +58,7 @@ def standing_limits(prefix: str, draft: type[UserLimits], stored: Mapping[str, i
 def typed_limits(
     typed: Typed, prefix: str, draft: type[UserLimits], *, only: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """For the draft: of the fields that were typed, or of `only` these; an empty one is null."""
+    """Limits for the draft, from all its fields or only those in `only`. An empty field becomes null."""
     found = {}
     for field in fields_of(draft):
         name = f"{prefix}.{field.name}"

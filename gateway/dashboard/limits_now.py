@@ -1,4 +1,4 @@
-"""Limits beside what is used of them at this moment, as `GET /v1/limits` tells them."""
+"""Limits with their usage at this moment, as `GET /v1/limits` reports them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ LABELS = {
 @dataclass(frozen=True)
 class LimitsNow:
     answer: LimitsAnswer | None
-    """None: `problem` says why not."""
+    """None if the limits could not be read; `problem` says why."""
     problem: str = ""
 
     def of(self, scope: str) -> list[LimitView]:
-        """A key's and an end user's without those that do not bind them."""
+        """The limits of one scope. For a key or an end user, those that are not set are left out."""
         views = self.answer.limits if self.answer else []
         return [view for view in views if view.scope == scope and (scope == "tenant" or view.max is not None)]
 
@@ -42,7 +42,7 @@ async def limits_now(
     key_limits: Mapping[str, int] | None = None,
     user: str | None = None,
 ) -> LimitsNow:
-    """Of the tenant, with those of a key or of an end user."""
+    """The limits of the tenant, with those of a key or an end user."""
     own = scope_limits(key_limits)
     scopes = () if own is None else (LimitScope(f"key:{key_id}", own),)
     asker = Principal(tenant_id, tenant_name, key_id, tier, frozenset({"usage"}), limit_scopes=scopes)

@@ -1,4 +1,4 @@
-"""Logging in with a key, and out; people are sent to the identity provider (`oidc`)."""
+"""Logging in with a key, and logging out. People are sent to the identity provider (`oidc`)."""
 
 import math
 import time
@@ -79,14 +79,14 @@ class LoginViews:
 
 
 def to_login(page: str = HOME) -> Response:
-    """`page` is shown after it. A cookie that says nothing any more is forgotten."""
+    """Redirect to the login, which leads on to `page`. The session cookie, no longer valid, is deleted."""
     response = RedirectResponse(LOGIN if page == HOME else f"{LOGIN}?next={quote(page)}", 303)
     response.delete_cookie(COOKIE, path=HOME)
     return response
 
 
 async def _form(request: Request) -> Typed:
-    """What is too large for a key has none."""
+    """The sent form; empty if it is too large, so that it holds no key."""
     try:
         return await read_typed(request)
     except BodyTooLarge:

@@ -1,8 +1,9 @@
-"""A brake on guessing keys at the login, which nobody can pull for others.
+"""A brake on guessing keys at the login, which nobody can use to lock out the holder of a generated key.
 
-A key that we made holds 256 random bits, which no rate of guessing finds: it is always looked at, so that the right one
-always passes. Only a key that an operator chose can be guessed, and guesses of that form are counted by address and in
-all. The address is the client's as `trusted_proxies` has it.
+A key that we generated holds 256 random bits, which no rate of guessing finds. It is always checked, so that the right
+one always passes. Only a key that an operator chose can be guessed, and only keys of another form than ours are refused
+while the brake is on. Failed logins are counted by address and in total. The address is the client's, found by
+`trusted_proxies`.
 """
 
 from collections import deque
@@ -16,13 +17,13 @@ _MAX_CLIENTS = 10_000
 
 class FailedLogins:
     def __init__(self, *, is_for_all: bool = True) -> None:
-        """is_for_all: what is guessed from many addresses is braked for all."""
+        """is_for_all: failures from many addresses together brake everybody."""
         self._is_for_all = is_for_all
         self._failures: dict[str, deque[float]] = {}
         self._failures_of_all: deque[float] = deque(maxlen=MAX_FAILURES_OF_ALL)
 
     def wait_s(self, client: str, *, now: float) -> float:
-        """0 when a key may be guessed from there, else the seconds until it may."""
+        """Seconds until this client may try again; 0 if it may now."""
         known = self._failures.get(_place(client), deque(maxlen=MAX_FAILURES))
         of_all = _wait_s(self._failures_of_all, now=now) if self._is_for_all else 0.0
         return max(_wait_s(known, now=now), of_all)
@@ -38,11 +39,11 @@ class FailedLogins:
 
 
 def _wait_s(failures: deque[float], *, now: float) -> float:
-    """Until fewer than the bound lie in the window."""
+    """Seconds until fewer failures than the bound lie in the window."""
     is_full = len(failures) == failures.maxlen
     return max(0.0, failures[0] + WINDOW_S - now) if is_full else 0.0
 
 
 def _place(client: str) -> str:
-    """Whoever has one IPv6 address has 2^64 of them."""
+    """The address to count by. For IPv6 it is the /64 network: a client that has one address has all 2^64 of it."""
     return str(ip_network((client, 64), strict=False)) if ":" in client else client

@@ -18,7 +18,7 @@ class Names:
 
 
 async def names_for(sessions: Sessions, principal: Principal) -> Names:
-    """Platform administrators know all; a tenant knows itself, its own adapters and the public ones."""
+    """Platform administrators see all names; a tenant sees its own, and those of its own and the public adapters."""
     tenants, adapters = select(Tenant.id, Tenant.name), select(Adapter.id, Adapter.name)
     if not principal.is_platform_admin:
         tenants = tenants.where(Tenant.id == principal.tenant_id)

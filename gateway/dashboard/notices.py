@@ -1,4 +1,4 @@
-"""What a page says after something was done. A URL carries a code of this table, so that no link makes up a text."""
+"""Messages that a page shows after an action. The URL carries a code of this table, so that no link makes up a text."""
 
 NOTICES = {
     "saved": "Saved.",

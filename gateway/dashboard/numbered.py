@@ -1,4 +1,4 @@
-"""Lists by numbered pages, for what people search and leaf through."""
+"""Lists with numbered pages, for people to search and page through."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Numbered(Generic[T]):
 async def numbered(
     session: AsyncSession, query: Select[T], asked: str, *, order: Sequence[Any], size: int = PAGE_SIZE
 ) -> Numbered[T]:
-    """The page that the URL asks for, the last one where there are not so many."""
+    """The page that the URL asks for; the last one if there are fewer, the first if `asked` is no number."""
     total = await session.scalar(select(func.count()).select_from(query.subquery())) or 0
     num_pages = max(1, -(-total // size))
     number = min(max(1, int(asked)), num_pages) if asked.isascii() and asked.isdecimal() else 1

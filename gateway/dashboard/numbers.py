@@ -21,7 +21,7 @@ def full_count(value: float) -> str:
 
 
 def money(nanousd: float) -> str:
-    """Cents, and below a dollar as many places as it takes for two telling digits."""
+    """Dollars to the cent; below a dollar, with as many decimals as two significant digits take."""
     dollars = Decimal(int(nanousd)) / NANOUSD_PER_USD
     if dollars == 0:
         return "$0"
@@ -38,23 +38,23 @@ def milliseconds(value: float | None) -> str:
 
 
 def exact_money(nanousd: int) -> str:
-    """To the nano-dollar, as it is billed."""
+    """Dollars to the nano-dollar, as billed."""
     return column_money(nanousd, places_of([nanousd]))
 
 
 def places_of(amounts: Iterable[int]) -> int:
-    """The decimals that show each of a table's amounts exactly: from 2 to 9, and the same for all of them."""
+    """How many decimals show every amount of a table exactly: 2 to 9, the same for all amounts."""
     return max([2, *(len(f"{abs(amount) % NANOUSD_PER_USD:09}".rstrip("0")) for amount in amounts)])
 
 
 def column_money(nanousd: int, places: int) -> str:
-    """With as many decimals as the other amounts of its table."""
+    """Dollars with `places` decimals, the same for all amounts of a table."""
     dollars = Decimal(abs(int(nanousd))) / NANOUSD_PER_USD
     return f"{'−' if nanousd < 0 else ''}${dollars:,.{places}f}"
 
 
 def per_million(token_nanousd: int) -> str:
-    """What a million tokens cost; a nano-dollar a token is the third decimal."""
+    """The price of a million tokens; a nano-dollar a token is the third decimal."""
     return column_money(token_nanousd * 10**6, 3)
 
 
@@ -63,7 +63,7 @@ def percent(basis_points: int) -> str:
 
 
 def change(now: float | None, before: float | None) -> str:
-    """Against the time before; nothing to say where there was nothing."""
+    """The change against the period before; "" if there was nothing before."""
     if not before or now is None:
         return ""
     percent = 100 * (float(now) - float(before)) / float(before)

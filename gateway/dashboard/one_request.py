@@ -1,4 +1,4 @@
-"""One request and its whole way: steps, decision, tokens, price lines, and how it failed."""
+"""One request from start to end: steps, routing decision, tokens, price lines, and how it failed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ _STEPS = (
     ("end", "last token, accounts closed"),
 )
 _AROUND = timedelta(minutes=10)
-"""Of a request's id, which tells its time: clocks of gateways differ."""
+"""The margin around the time in a request's id, because the clocks of gateways differ."""
 _EVER = Window(datetime(2000, 1, 1, tzinfo=UTC), datetime(2199, 1, 1, tzinfo=UTC))
 
 
 @dataclass(frozen=True)
 class Step:
-    """Percent of the whole way."""
+    """start and width: percent of the request's whole time."""
 
     label: str
     start: float
@@ -41,7 +41,7 @@ class Step:
 
 
 async def show_request(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises NotFound, also for another tenant's, and Unavailable."""
+    """Raises NotFound, also for another tenant's request, and Unavailable."""
     request_id = str(request.path_params["request_id"])
     row = await services.usage.request(_window_of(request_id), request_id, tenant_id=visitor.shown_tenant(""))
     if row is None:
@@ -57,7 +57,7 @@ async def show_request(request: Request, services: Services, visitor: Visitor) -
 
 
 def steps_of(row: Row) -> list[Step]:
-    """One after the other; a step that nobody told of is a part of the next one."""
+    """The steps in order. A step without a recorded time becomes part of the next one."""
     told = {name: value for name, value in _fields(row["steps_ms"]).items() if value is not None}
     total = max([*told.values(), row["total_latency_ms"], 0.001])
     steps, before = [], 0.0
@@ -87,7 +87,7 @@ def _decision_of(row: Row) -> Mapping[str, Any]:
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
-    """Of a named tuple of ClickHouse, which its client gives as a mapping."""
+    """The fields of a ClickHouse named tuple, which the client returns as a mapping. Empty for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 

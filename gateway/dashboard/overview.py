@@ -1,4 +1,4 @@
-"""The overview: what was used in a time, against the time before, over time and by one thing at a time."""
+"""The overview: usage in a time range, against the period before, over time, and grouped by one dimension."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ GROUPINGS = {
 class Overview:
     totals: Row
     before: Row
-    """Of the time before, as long."""
+    """Totals of the period before, which is as long."""
     refused: Sequence[Row]
     chart: Chart
     rows: Sequence[Mapping[str, Any]]
@@ -77,7 +77,7 @@ class Overview:
 
 
 async def show_overview(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises Unavailable, and InvalidRequest for a range that is none."""
+    """Raises Unavailable, and InvalidRequest for an invalid range."""
     query, now = query_of("/dashboard", visitor.asked(request), _KNOWN), utc_now()
     chosen = range_of(query["range"], query["from"], query["to"], zone=visitor.zone, now=now)
     metric = METRICS.get(query["metric"], METRICS[DEFAULT_METRIC])
@@ -133,7 +133,7 @@ async def _gather(
 
 
 async def _sums(queries: UsageQueries, chosen: Range, grouping: Grouping, *, tenant_id: str | None) -> Summary:
-    """Of one tenant with percentiles; to merge their states for all takes seconds."""
+    """For one tenant with percentiles. For all tenants without, since merging their states takes seconds."""
     window, axis, column = chosen.window, chosen.axis, grouping.column
     edges = None if axis.is_even else axis.buckets
     summary = queries.summary(
@@ -150,7 +150,7 @@ async def _sums(queries: UsageQueries, chosen: Range, grouping: Grouping, *, ten
 
 
 def _label(value: str | None, names: Mapping[str, str]) -> str:
-    """A name; of a model its id, so that the chart shows its versions as one."""
+    """The name of `value`. A model version gets its model's id, so that the chart shows all versions as one."""
     return names.get(value) or model_name(value) if value else "none"
 
 

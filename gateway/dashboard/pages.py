@@ -1,4 +1,4 @@
-"""What the console consists of: pages that show, and forms that do something. `routes.py` lists them all."""
+"""The building blocks of the console: pages that show something, and forms that act. `routes.py` lists them all."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gateway.domain.principal import SEES_SPENDING, Scope
 from gateway.services import Services
 
 Who = tuple[Scope, ...]
-"""One of these scopes is needed."""
+"""A visitor needs one of these scopes."""
 EVERYBODY: Who = SEES_SPENDING
 ADMINS: Who = ("tenant-admin", "platform-admin")
 OPERATORS: Who = ("platform-admin",)
@@ -26,23 +26,23 @@ UploadView = Callable[[Request, Services, Visitor, Typed, FormUpload], Awaitable
 
 @dataclass(frozen=True)
 class Page:
-    """Raises GatewayError, which becomes a page that says so."""
+    """A GatewayError that `view` raises is shown as a page."""
 
     path: str
-    """Below /dashboard, as FastAPI has it."""
+    """The path below /dashboard, in FastAPI's syntax."""
     view: View
     who: Who = EVERYBODY
     label: str = ""
-    """In the navigation; none: other pages lead there."""
+    """The text in the navigation. Empty: only other pages lead here."""
 
 
 @dataclass(frozen=True)
 class FormPage:
-    """GET shows a form, POST does what it says.
+    """GET shows a form, POST acts on it.
 
-    show: the form, with what was typed into it and what is wrong with that, after a POST that was refused.
-    act: raises GatewayError or pydantic's ValidationError, upon which `show` is asked again. It is called only with the
-    page's own token.
+    show: renders the form; after a refused POST with what was typed and what is wrong with it.
+    act: may raise GatewayError or pydantic's ValidationError, upon which `show` is called again. It is called only with
+    the page's own token.
     """
 
     path: str
@@ -51,12 +51,12 @@ class FormPage:
     who: Who = ADMINS
     label: str = ""
     also: Scope | None = None
-    """Without it the navigation does not lead here, and the page says that it is missing."""
+    """A further scope. Without it the navigation does not lead here, and the page says that the scope is missing."""
 
 
 @dataclass(frozen=True)
 class UploadPage:
-    """As FormPage, for a form of fields and then files, which `act` hands on as they come."""
+    """Like FormPage, for a form of fields followed by files, which `act` streams on as they arrive."""
 
     path: str
     show: FormView

@@ -1,4 +1,4 @@
-"""Trying models and adapters beside each other, under the visitor's own key."""
+"""Trying models and adapters side by side, under the visitor's own key."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ async def show_playground(request: Request, services: Services, visitor: Visitor
 
 
 async def answer_page(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """Without a script: the whole answers on the next page."""
+    """For browsers without scripts: the whole answers on the next page."""
     asked = read_asked(typed)
     answers = await answer_all(_askings(request, services, visitor, asked), request.receive)
     said = {answer.column: answer.text for answer in answers}
@@ -55,7 +55,7 @@ async def stream_answer(request: Request, services: Services, visitor: Visitor, 
 
 
 async def tell_problem(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """Why a stream did not begin; the script shows it."""
+    """Why a stream did not begin, as text for the script to show."""
     if not typed.is_sent:
         return RedirectResponse(PATH, 303)
     return PlainTextResponse(" ".join(typed.problems.values()), typed.status)
@@ -79,7 +79,7 @@ def _askings(request: Request, services: Services, visitor: Visitor, asked: Aske
 
 
 def _names(services: Services, principal: Principal) -> dict[str, str]:
-    """What this key may ask, and how that is shown."""
+    """Name of each chat model or adapter that this key may ask -> its label."""
     cards = visible_models(services.registry.fleet, services.catalog.current, principal, now=utc_now())
     chats = [card for card in cards if card.kind == "chat"]
     return {card.id: _label(card.id, card.root, card.parent) for card in chats}

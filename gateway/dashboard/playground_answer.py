@@ -1,4 +1,4 @@
-"""One model's answer in the playground: whole, or as server-sent events for the script that puts it in place."""
+"""One model's answer in the playground: whole, or as server-sent events for the script that inserts it."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Asking:
-    """Whose request it is and how the gateway was reached; body: of a chat completion, without `stream`."""
+    """Whose request it is and how the visitor reached the gateway. body: a chat completion's, without `stream`."""
 
     services: Services
     principal: Principal
@@ -61,7 +61,7 @@ def whole_call(asking: Asking) -> Call:
 
 class StreamedAnswer(Response):
     """Events: `about` (HTML: the route, and the request as code), the chunks of the answer as they come, `problem`
-    (HTML) where it was refused, and `end` (HTML: what it took and cost)."""
+    (HTML) if the request was refused, and `end` (HTML: what the answer took and cost)."""
 
     def __init__(self, asking: Asking) -> None:
         super().__init__()
@@ -83,14 +83,14 @@ class StreamedAnswer(Response):
             _, problem = read_answer(call.body)
             if problem:
                 await tell(html_event("problem", render_part("playground_problem.html", problem=problem)))
-            # The blank line ends an event that a member broke off.
+            # The blank line ends an event that a member left unfinished.
             await tell(b"\n\n" + html_event("end", describe_end(call.event)), is_last=True)
 
         await while_connected(receive, [call], play())
 
 
 async def answer_all(asked: Mapping[int, Asking], receive: Receive) -> list[Answer]:
-    """By column, all at once."""
+    """The answers of all columns, asked at the same time."""
     calls = {column: whole_call(asking) for column, asking in asked.items()}
     answers: list[Answer] = []
 
@@ -105,7 +105,7 @@ async def answer_all(asked: Mapping[int, Asking], receive: Receive) -> list[Answ
 
 
 async def describe_route(asking: Asking) -> str:
-    """As HTML. The request itself is sent in any case: what refuses it is told, and counted, there."""
+    """The route as HTML. Errors are ignored here: the request is sent anyway, and shows and counts its own refusal."""
     explanation: RouteExplanation | None = None
     with contextlib.suppress(GatewayError, ProtocolError):
         explanation = await explain(asking.services, asking.principal, json.dumps(asking.body).encode())
@@ -119,7 +119,7 @@ def describe_end(event: UsageEvent | None) -> str:
 
 
 def read_answer(body: bytes) -> tuple[str, str]:
-    """The text of a whole answer, and what is wrong with it; both empty where the answer was a stream."""
+    """(text, problem) of a whole answer; both are empty for a stream."""
     if not body:
         return "", ""
     whole = json.loads(body)

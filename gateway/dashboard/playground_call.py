@@ -1,4 +1,4 @@
-"""A chat completion by the platform's own way, in this process and under the visitor's key.
+"""A chat completion through the platform's ordinary path, in this process and under the visitor's key.
 
 It is limited, routed, metered and billed as if that key had sent it.
 """
@@ -20,7 +20,7 @@ from gateway.services import Services
 from protocol.usage import UsageEvent
 
 CLIENT_REQUEST_ID = "console-playground"
-"""Under which its requests are found again."""
+"""The client request id by which the playground's requests are found."""
 Hear = Callable[[bytes], Awaitable[None]]
 
 
@@ -29,10 +29,10 @@ async def _nothing(_chunk: bytes) -> None:
 
 
 class Call:
-    """`run` once; then `body` is what was answered whole, a refusal too, and `event` what was metered."""
+    """`run` once. Then `body` is the answer, or the refusal, that was sent whole, and `event` the metered usage."""
 
     def __init__(self, principal: Principal, body: bytes, *, client: Any, hear: Hear = _nothing) -> None:
-        """hear: takes the parts of a stream. client: the visitor's address, as ASGI tells it."""
+        """hear: receives the parts of a stream. client: the visitor's address, in ASGI's form."""
         self._principal = principal
         self._request = body
         self._hear = hear
@@ -50,7 +50,7 @@ class Call:
 
     @property
     def event(self) -> UsageEvent | None:
-        """None where the request was refused before it was admitted."""
+        """None if the request was refused before admission."""
         return self._usage.event if self._usage else None
 
     async def run(self, services: Services) -> None:
@@ -62,7 +62,7 @@ class Call:
         await respond(services, exchange, COMPLETION)
 
     def leave(self) -> None:
-        """The visitor is gone."""
+        """To be called when the visitor has left."""
         self._is_left = True
         if ON_LEAVE in self._scope:
             self._scope[ON_LEAVE]()
@@ -78,7 +78,7 @@ class Call:
 
 
 async def while_connected(receive: Receive, calls: Sequence[Call], work: Coroutine[Any, Any, None]) -> None:
-    """`work`, which runs the calls, to its end; they are told when the client leaves."""
+    """Run `work`, which runs the calls, to its end. The calls are told when the client leaves."""
     async with asyncio.TaskGroup() as group:
         leaving = group.create_task(_tell_leaving(receive, calls))
         await group.create_task(work)
@@ -93,7 +93,7 @@ async def _tell_leaving(receive: Receive, calls: Sequence[Call]) -> None:
 
 
 class _Noted:
-    """The outbox, and the event that went into it."""
+    """Passes everything on to the outbox, and keeps the usage event."""
 
     def __init__(self, outbox: UsageSink) -> None:
         self._outbox = outbox

@@ -1,4 +1,4 @@
-"""A request of the playground as code that sends it from elsewhere."""
+"""A playground request as code that sends it from elsewhere."""
 
 import json
 import pprint
@@ -17,7 +17,7 @@ class Snippet(NamedTuple):
 
 
 def snippets(origin: str, body: Mapping[str, Any]) -> list[Snippet]:
-    """origin: the gateway's, as the visitor reaches it. They take the key from the environment."""
+    """origin: the gateway's URL as the visitor reaches it. The snippets take the key from the environment."""
     return [
         Snippet("curl", _curl(origin, body)),
         Snippet("Python", _python(origin, body)),
@@ -26,7 +26,7 @@ def snippets(origin: str, body: Mapping[str, Any]) -> list[Snippet]:
 
 
 def _curl(origin: str, body: Mapping[str, Any]) -> str:
-    # Not from a file: `@` at the beginning of the data would name one, and JSON begins with a brace.
+    # To curl, data that begins with `@` names a file; JSON begins with a brace.
     return "\n".join(
         (
             f"curl {shlex.quote(origin + CHAT_PATH)} \\",

@@ -11,12 +11,12 @@ from gateway.dashboard.typed import Typed
 from gateway.http.errors import InvalidRequest
 
 COLUMNS = ("model_1", "model_2", "model_3")
-"""The fields that name whom to ask, beside each other."""
+"""The fields that name the models to ask, one per column."""
 _NUMBERS = (("temperature", float), ("top_p", float), ("max_tokens", int), ("seed", int))
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What was asked, and the answers by column; empty where one failed."""
+    """The question, and the answers by column; an answer that failed is empty."""
 
     user: str
     answers: list[str]
@@ -35,7 +35,7 @@ class Asked:
     parameters: dict[str, float | int]
 
     def body(self, column: int) -> dict[str, Any]:
-        """Whole, without `stream`. A column knows its own answers, and nothing of a turn that it failed."""
+        """The whole body, without `stream`. A column gets only its own answers, and no turn that it failed."""
         model = dict(self.models)[column]
         messages = [{"role": "system", "content": self.system}] if self.system else []
         for turn in self.history:

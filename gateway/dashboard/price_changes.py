@@ -51,7 +51,7 @@ async def show_rerate(request: Request, services: Services, visitor: Visitor, ty
 
 
 async def rerate(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """First the difference; with `confirmed` it is written, as far as it goes in a few seconds."""
+    """First shows the difference. With `confirmed` it is written, as far as a few seconds (BOUND_S) allow."""
     draft = api.RerateDraft.model_validate(
         {
             "start": typed_moment(typed.text("start"), visitor.zone, param="start"),

@@ -1,4 +1,4 @@
-"""A new price, surcharge or discount: typed, shown with what it comes to on past usage, and then written."""
+"""A new price, surcharge or discount: typed, previewed on past usage, and then written."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -139,7 +139,7 @@ class PriceForm:
 
 
 async def _standing(services: Services, model_id: str) -> dict[str, str]:
-    """The model's price in force, to be typed over."""
+    """The model's price in force, to start the form with."""
     now = utc_now()
     book = await read_book(services.sessions)
     for each in book.prices:
@@ -176,7 +176,7 @@ def _terms(draft: AnyDraft, since: datetime, now: datetime) -> AnyTerms:
 
 
 def _adapter(asked: str, visitor: Visitor) -> UUID | None:
-    """By name or by id. Raises InvalidRequest for one that is not there, or whose name several tenants have."""
+    """The adapter's id, by name or id. Raises InvalidRequest if there is none, or if several tenants have this name."""
     if not asked:
         return None
     ids = [known for known, name in visitor.names.adapters.items() if asked in (known, name)]

@@ -1,4 +1,4 @@
-"""The price book's rows as pages show them: what is in force, what comes, and what was."""
+"""The price book's rows as pages show them: in force, coming and past."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _CORRECTION = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Span(Generic[R]):
-    """A row, and until when it holds; None: for good."""
+    """A row, and the time until which it holds; None: for good."""
 
     row: R
     until: datetime | None
@@ -30,13 +30,13 @@ class Span(Generic[R]):
 
     @property
     def was_corrected(self) -> bool:
-        """It begins before it was written."""
+        """Whether the row begins before it was written."""
         return self.row.created_at - self.row.valid_from > _CORRECTION
 
 
 @dataclass(frozen=True)
 class Book:
-    """Everything, the newest first."""
+    """All rows, the newest first."""
 
     prices: Sequence[Span[Price]]
     surcharges: Sequence[Span[Surcharge]]
@@ -52,7 +52,8 @@ async def read_book(sessions: Sessions) -> Book:
 
 
 def spans(rows: Iterable[R]) -> list[Span[R]]:
-    """Of rows of one thing that begin together the one made last holds; the others never did."""
+    """The newest first. Among rows that price the same thing and begin together, the one made last holds; the others
+    never did."""
     latest: dict[Any, datetime] = {}
     found = []
     for row in sorted(rows, key=lambda each: (each.valid_from, each.version), reverse=True):
@@ -62,7 +63,7 @@ def spans(rows: Iterable[R]) -> list[Span[R]]:
 
 
 def of(row: AnyRow) -> tuple[str, str]:
-    """What the row is the price of."""
+    """The thing that the row prices."""
     match row:
         case Price():
             return row.model_id, ""

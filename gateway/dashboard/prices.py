@@ -1,4 +1,4 @@
-"""The price book: what is in force, what comes, and every version that was."""
+"""The price book: rows in force, coming rows, and every past version."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,8 +21,8 @@ MAX_ROWS = 500
 
 
 async def show_prices(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Tenants see the models' prices and their own tier's discount; what other adapters and tiers pay is the
-    platform's."""
+    """Tenants see the models' prices, the surcharges of adapters that they may use, and the discounts of their own tier
+    and of batches. Other surcharges and discounts are for the platform alone."""
     book, now = await read_book(services.sessions), utc_now()
     principal = visitor.principal
     surcharges = [

@@ -18,7 +18,7 @@ _MAX_LABELS = 9
 
 @dataclass(frozen=True)
 class Range:
-    """name: in the URL; of an own range ""."""
+    """name: as in the URL; "" for a custom range."""
 
     name: str
     label: str
@@ -30,7 +30,7 @@ class Range:
 
     @property
     def window_before(self) -> Window:
-        """Of the same length."""
+        """The window before this one, of the same length."""
         window = self.window
         return Window(window.start - (window.end - window.start), window.start)
 
@@ -44,8 +44,8 @@ class Preset:
     label_every_s: int
 
     def until(self, now: datetime, *, zone: ZoneInfo) -> Range:
-        """Whole buckets of the zone, of which the last holds `now`."""
-        # By the wall's clock for buckets that follow it, in absolute time for the others.
+        """Whole buckets of the zone, the last of which holds `now`."""
+        # In local time for buckets that follow the wall clock, in absolute time for the others.
         last = bucket_start(now, bucket_s=self.bucket_s, zone=zone if self.bucket_s > HOUR_S else UTC_ZONE)
         axis = axis_of(
             last - timedelta(seconds=(self.num_buckets - 1) * self.bucket_s),
@@ -71,10 +71,10 @@ DEFAULT_PRESET = "24h"
 
 
 def range_of(name: str, start: str, end: str, *, zone: ZoneInfo, now: datetime) -> Range:
-    """An own range where `start` or `end` is given (as the API takes `from` and `to`, but for times without a zone,
-    which are in `zone`), widened to whole buckets.
+    """A custom range if `start` or `end` is given, widened to whole buckets; else the preset `name` or the default.
 
-    Raises InvalidRequest.
+    `start` and `end` are as the API takes `from` and `to`, except that times without a zone are in `zone`. Raises
+    InvalidRequest.
     """
     if not start and not end:
         return PRESETS.get(name, PRESETS[DEFAULT_PRESET]).until(now, zone=zone)
@@ -91,7 +91,7 @@ def range_of(name: str, start: str, end: str, *, zone: ZoneInfo, now: datetime) 
 
 
 def _in_zone(text: str, zone: ZoneInfo) -> str:
-    """What is no time, or names its zone, stays as it is."""
+    """Add `zone` to a time that names none. Other text is returned unchanged."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Do gateways, ClickHouse and workers count the same? By tenant and hour, with what to do about a difference."""
+"""Do gateways, ClickHouse and workers count the same? By tenant and hour, with advice on differences."""
 
 from datetime import timedelta
 
@@ -17,13 +17,13 @@ from gateway.services import Services
 
 PATH = "/dashboard/reconciliation"
 MAX_SPAN = timedelta(days=3)
-"""Every event is counted anew, less its copies: of 10 million in a month a week's take the better part of a second."""
+"""Every event is counted anew, without its copies. At 10 million events a month, a week takes most of a second."""
 MAX_ROWS = 1000
 _PRESETS = [preset for name, preset in PRESETS.items() if name in ("24h", "3d")]
 
 
 async def show_reconciliation(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises Unavailable while ClickHouse is away, and InvalidRequest for a range that is none."""
+    """Raises Unavailable while ClickHouse is away, and InvalidRequest for an invalid range."""
     query = query_of(PATH, visitor.asked(request), ("range", "from", "to", "all"))
     now = utc_now()
     chosen = range_of(query["range"], query["from"], query["to"], zone=visitor.zone, now=now)

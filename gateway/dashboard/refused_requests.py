@@ -1,4 +1,4 @@
-"""Requests that were refused before they were admitted, by whom they came from and by the limit that refused them."""
+"""Requests that were refused before admission, by their sender and by the limit that refused them."""
 
 from uuid import UUID
 
@@ -21,7 +21,7 @@ MAX_ROWS = 200
 
 
 async def show_refused(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises Unavailable, and InvalidRequest for a range that is none."""
+    """Raises Unavailable, and InvalidRequest for an invalid range."""
     query, now = query_of(PATH, visitor.asked(request), ("range", "from", "to", "tenant")), utc_now()
     chosen = range_of(query["range"], query["from"], query["to"], zone=visitor.zone, now=now)
     tenant_id = visitor.shown_tenant(query["tenant"])

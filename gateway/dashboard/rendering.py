@@ -1,5 +1,4 @@
-"""Templates, and the headers that keep a page to itself: no script but our files, nothing from elsewhere, in nobody's
-frame."""
+"""Templates, and the headers that isolate a page: scripts from our files only, nothing from elsewhere, no framing."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -35,11 +34,11 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _zone: ContextVar[ZoneInfo] = ContextVar("zone", default=UTC_ZONE)
-"""Of the page that is rendered: macros do not see the page's values."""
+"""The zone of the page being rendered. A context variable, since macros do not see the page's values."""
 
 
 def render(template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: Any) -> Response:
-    """With a `visitor` times are in its zone, and with a `form` the status is the form's."""
+    """With a `visitor`, times are in the visitor's zone. With a `form`, the status is the form's."""
     form, visitor = values.get("form"), values.get("visitor")
     if form is not None:
         status = form.typed.status
@@ -49,7 +48,7 @@ def render(template: str, *, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def render_part(template: str, **values: Any) -> str:
-    """A part of a page, for a script that puts it in place."""
+    """A part of a page, for a script that inserts it."""
     return _environment().get_template(template).render(values)
 
 
@@ -91,7 +90,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _full_time(moment: Any) -> str:
-    """With its year, for what may be long ago; of nothing a dash."""
+    """Includes the year, for times that may be long ago. A dash for None."""
     return f"{moment.astimezone(_zone.get()):%-d %b %Y, %H:%M}" if moment else "–"
 
 
@@ -100,5 +99,5 @@ def _model_name(model_version: str) -> str:
 
 
 def _version(model_version: str) -> str:
-    """Enough of the version of a model's files to tell two apart."""
+    """As much of the version of a model's files as it takes to tell two apart."""
     return model_version.partition("@")[2][:8]

@@ -1,4 +1,4 @@
-"""Requests, newest first: filtered, by pages, and as CSV."""
+"""Requests, newest first: filtered, paged, and as CSV."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ class _Asked:
 
 
 async def list_requests(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises Unavailable, and InvalidRequest for what cannot be asked."""
+    """Raises Unavailable, and InvalidRequest for an invalid filter or range."""
     asked = _read(request, visitor)
     page = await _ask(services, asked, limit=PAGE_SIZE)
     return render(
@@ -62,7 +62,7 @@ async def list_requests(request: Request, services: Services, visitor: Visitor) 
 
 
 async def download_requests(request: Request, services: Services, visitor: Visitor) -> Response:
-    """The same as CSV, at most MAX_DOWNLOAD rows."""
+    """The same requests as CSV, at most MAX_DOWNLOAD."""
     asked = _read(request, visitor)
     page = await _ask(services, asked, limit=MAX_DOWNLOAD)
     text = io.StringIO()
@@ -106,7 +106,7 @@ async def _ask(services: Services, asked: _Asked, *, limit: int) -> UsagePage:
 
 
 def _adapter_id(asked: str, names: Names) -> str | None:
-    """By name or by id."""
+    """The id of the adapter of this name; other text is taken for an id."""
     ids: Iterable[str] = (known for known, name in names.adapters.items() if name == asked)
     return next(iter(ids), asked or None)
 

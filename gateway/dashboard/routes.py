@@ -72,7 +72,7 @@ PAGES: tuple[AnyPage, ...] = (
     *visits.PAGES,
     *zone_page.PAGES,
 )
-"""Their order is the navigation's."""
+"""The navigation shows them in this order."""
 
 Handler = Callable[[Request, Services, Visitor], Awaitable[Response]]
 
@@ -133,7 +133,7 @@ def _sent(page: FormPage | UploadPage) -> Handler:
 
 
 def places_of(scopes: frozenset[str]) -> list[Place]:
-    """What the navigation leads to for a key with these scopes."""
+    """The navigation for a visitor with these scopes."""
     return [Place(f"/dashboard{page.path}", page.label) for page in PAGES if page.label and _is_for(page, scopes)]
 
 

@@ -1,4 +1,4 @@
-"""What this gateway runs with, and the visitor's own visits, which can be ended from here."""
+"""The gateway's versions and settings, and the visitor's own visits, which can be ended from here."""
 
 import platform
 import re
@@ -68,7 +68,7 @@ async def end_others(request: Request, services: Services, visitor: Visitor, typ
 
 
 def shown_settings(settings: GatewaySettings) -> list[tuple[str, str, bool]]:
-    """Variable, value without what is secret, and whether it is the default."""
+    """(variable, value without secrets, whether it is the default)"""
     return [
         (f"{ENV_PREFIX}{name.upper()}", _shown(value), value == field.get_default(call_default_factory=True))
         for name, field in sorted(GatewaySettings.model_fields.items())

@@ -6,7 +6,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cell(value: Any) -> Any:
-    """What a spreadsheet would take for a formula is text."""
+    """Mark as text what a spreadsheet would take for a formula."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return "" if value is None else value

@@ -4,7 +4,7 @@ HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    # Proxies that gather answers would hold events back.
+    # Proxies that buffer answers would hold events back.
     "X-Accel-Buffering": "no",
 }
 

@@ -1,4 +1,4 @@
-"""Whose a new object will be: a field for the platform's administrators, the own tenant for others."""
+"""The owner of a new object: a field for platform administrators, the visitor's own tenant for others."""
 
 from uuid import UUID
 
@@ -13,13 +13,13 @@ from gateway.services import Services
 
 
 def standing_tenant(request: Request, visitor: Visitor) -> dict[str, str]:
-    """The name of the tenant that the link names by its id."""
+    """The field's initial value: the name of the tenant whose id is in the link."""
     asked = request.query_params.get("tenant", "")
     return {"tenant_id": visitor.names.tenants.get(asked, "")} if visitor.principal.is_platform_admin else {}
 
 
 async def typed_tenant(services: Services, visitor: Visitor, typed: Typed) -> UUID:
-    """Raises InvalidRequest unless it is the whole name or the id of one that is not deleted."""
+    """Raises InvalidRequest unless the field holds the whole name or the id of a tenant that is not deleted."""
     if not visitor.principal.is_platform_admin:
         return visitor.principal.tenant_id
     text = typed.text("tenant_id")

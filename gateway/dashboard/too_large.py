@@ -1,4 +1,4 @@
-"""What is sent to the console and is more than may be read: refused before anybody asks who sent it."""
+"""Bodies sent to the console that are too large to be read: refused before anybody asks who sent them."""
 
 from starlette.responses import Response
 from starlette.types import Scope

@@ -14,14 +14,14 @@ from gateway.http.errors import BodyTooLarge, Conflict, GatewayError
 
 MAX_FORM_BYTES = 256 * 1024
 TOKEN, SEEN = "token", "seen"
-"""Fields that every form carries: its session's token, and what stood in its fields before anything was typed."""
+"""Fields that every form carries: its session's token, and the values of its fields before anything was typed."""
 CHECKED = "yes"
 Standing = Mapping[str, str | Sequence[str]]
-"""Fields to what stands in them; a box that is ticked holds CHECKED."""
+"""Field -> its stored value; a ticked box holds CHECKED."""
 
 
 class Stale(Conflict):
-    """Somebody else changed what the form was about to change. problems: field -> what stands there now."""
+    """Somebody else changed what the form was about to change. problems: field -> message with its value now."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("this was changed elsewhere while you typed; look at the marked fields, and send it again")
@@ -30,30 +30,30 @@ class Stale(Conflict):
 
 @dataclass(frozen=True)
 class Typed:
-    """Empty before a form was sent."""
+    """A sent form; empty before one was sent."""
 
     fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Field -> message; of "": the whole form's."""
+    """Field -> message; "" for the whole form."""
     status: int = 200
     is_sent: bool = False
 
     def text(self, name: str) -> str:
-        """Without blanks around it; "" where nothing was sent."""
+        """Without surrounding blanks; "" if nothing was sent."""
         return (self.fields.get(name) or ("",))[0].strip()
 
     def all(self, name: str) -> list[str]:
         return list(self.fields.get(name, ()))
 
     def lines(self, name: str) -> list[str] | None:
-        """One each line; None where there are none."""
+        """One entry per non-blank line; None if there are none."""
         return [line.strip() for line in self.text(name).splitlines() if line.strip()] or None
 
     def is_checked(self, name: str) -> bool:
         return CHECKED in self.all(name)
 
     def shown(self) -> dict[str, str]:
-        """What the visitor would not want to type again."""
+        """What the visitor typed, and would not want to type again."""
         return {name: ", ".join(values) for name, values in self.fields.items() if name not in (TOKEN, SEEN)}
 
     def refused(self, error: GatewayError | ValidationError) -> "Typed":
@@ -64,7 +64,7 @@ class Typed:
         return replace(self, problems={name: _sentence(error.message), **problems}, status=error.status)
 
     def _places(self, error: ValidationError) -> dict[str, str]:
-        """Every problem at its field; what is wrong within a list stands at the list."""
+        """Field -> its problem. A problem within a list is reported at the list."""
         found: dict[str, str] = {}
         for each in error.errors(include_url=False):
             path = [str(part) for part in each["loc"]]
@@ -89,7 +89,7 @@ _PATTERNS = {
 
 @dataclass(frozen=True)
 class Form:
-    """What a page's fields show: what was typed, and before that what stands."""
+    """What a page's fields show: what was typed, or the stored values before a form was sent."""
 
     typed: Typed
     standing: Standing = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Form:
 
     @property
     def first_problem(self) -> str:
-        """Its field, which gets the focus."""
+        """The first field with a problem, which gets the focus."""
         return next((name for name in self.typed.problems if name), "")
 
     @property
@@ -122,10 +122,10 @@ class Form:
 
 
 def changed_fields(typed: Typed, standing: Standing) -> set[str]:
-    """The fields that hold something else than the form had shown.
+    """The fields whose values differ from what the form had shown.
 
-    Raises Stale where what stands is not what the form had shown. Two changes within the same moment are not told
-    apart: then only what both changed is the later one's.
+    Raises Stale if a stored value is not what the form had shown. Two changes at the same moment go unnoticed: then the
+    later one wins, but only in the fields that both changed.
     """
     now = {name: _plain(value) for name, value in standing.items()}
     seen = _seen(typed)
@@ -151,7 +151,7 @@ async def read_typed(request: Request) -> Typed:
 
 
 def is_own_form(request: Request) -> bool:
-    """Browsers tell where a form came from; what is not a browser cannot be tricked into sending one."""
+    """Whether a form came from our own site. Browsers say so; other clients cannot be tricked into sending one."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         return site in ("same-origin", "none")
@@ -167,7 +167,7 @@ def _seen(typed: Typed) -> dict[str, Any]:
 
 
 def _plain(value: str | Sequence[str]) -> str | list[str]:
-    """As it is compared: choices have no order, and browsers send other line breaks."""
+    """The value in the form in which it is compared: choices have no order, and browsers send CRLF line breaks."""
     return value.strip().replace("\r\n", "\n") if isinstance(value, str) else sorted(value)
 
 
@@ -181,7 +181,7 @@ def _told(value: str | list[str]) -> str:
 
 
 def _message(problem: Any, *, is_money: bool) -> str:
-    """Of one of pydantic's errors; money is typed in dollars."""
+    """The message for one of pydantic's errors. Money is typed in dollars."""
     if is_money and problem["type"] == "int_type":
         return "write dollars, such as 12.50, with at most nine places"
     if is_money and problem["type"] == "less_than_equal":

@@ -1,4 +1,4 @@
-"""Who looks at the dashboard: from a key to a cookie, and from a cookie back to a principal, a person's too."""
+"""Visitors of the dashboard: from a key to a cookie, and from a cookie back to a key's or a person's principal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ class Visitor:
     visit_id: UUID
     form_tokens: tuple[str, ...]
     path: str
-    """Of the page that is shown."""
+    """The path of the page that is shown."""
     here: str
-    """The same with its query, to come back to."""
+    """The same path with its query, to come back to."""
     zone: ZoneInfo
-    """Times are shown in it."""
+    """The zone in which times are shown."""
     has_chosen_zone: bool
     notice: str
-    """What was done just now, to be said once."""
+    """A message about what was just done, shown once."""
     places: Sequence[Place]
     """The navigation."""
 
@@ -54,20 +54,21 @@ class Visitor:
 
     @property
     def is_admin(self) -> bool:
-        """Of the tenant, or of the platform."""
+        """Whether the visitor administers the tenant, or the platform."""
         return self.principal.is_platform_admin or "tenant-admin" in self.principal.scopes
 
     def asked(self, request: Request) -> dict[str, str]:
         return _asked(request, self.principal)
 
     def shown_tenant(self, asked: str) -> str | None:
-        """None: all of them. A tenant's own keys see it and nothing else, whatever the URL says. Raises NotFound."""
+        """The tenant to show; None: all tenants. A tenant's own visitors see only their tenant, whatever the URL says.
+        Raises NotFound."""
         if not self.principal.is_platform_admin:
             return self.principal.tenant_text
         return self.tenant_called(asked) if asked else None
 
     def tenant_called(self, asked: str) -> str:
-        """Its id, by its id or its name. Raises NotFound."""
+        """A tenant's id, by its id or its name. Raises NotFound."""
         if asked in self.names.tenants:
             return asked
         found = next((tenant_id for tenant_id, name in self.names.tenants.items() if name == asked), None)
@@ -79,7 +80,7 @@ class Visitor:
 async def log_in(
     keyring: Keyring, sessions: Sessions, key: str, *, address: str, browser: str, now: datetime
 ) -> Session:
-    """Raises Unauthenticated for a wrong key, Forbidden for a suspended tenant's and for one that may not look."""
+    """Raises Unauthenticated for a wrong key, and Forbidden for a suspended tenant's key or one without access."""
     principal = await keyring.authenticate_key(key)
     principal.require_address(address)
     principal.require(*SEES_SPENDING)
@@ -103,7 +104,7 @@ async def visitor_of(
     places: Callable[[frozenset[str]], Sequence[Place]],
     now: datetime,
 ) -> Visitor | None:
-    """places: the navigation of a key with some scopes."""
+    """None if nobody is logged in. places: the navigation for some scopes."""
     visit = session_of(request, signer, now=now)
     principal = await principal_of(sessions, visit, address=address_of(request), now=now) if visit else None
     if visit is None or principal is None:
@@ -123,7 +124,7 @@ async def visitor_of(
 
 
 async def principal_of(sessions: Sessions, visit: Session, *, address: str, now: datetime) -> Principal | None:
-    """Asked anew for each page: None once the key is revoked, the tenant suspended, or the visit ended elsewhere."""
+    """Asked anew for each page. None once the key is revoked, the tenant suspended, or the visit ended elsewhere."""
     if visit.is_persons:
         return await visiting_principal(sessions, visit.holder_id, visit.visit_id, now=now)
     async with sessions() as session:
@@ -146,7 +147,7 @@ def address_of(request: Request) -> str:
 
 
 def _asked(request: Request, principal: Principal) -> dict[str, str]:
-    """The URL's query, less what only an administrator of the platform may choose."""
+    """The URL's query, without the tenant, which only a platform administrator may choose."""
     return {
         name: value for name, value in request.query_params.items() if name != "tenant" or principal.is_platform_admin
     }

@@ -1,4 +1,4 @@
-"""Everybody's visits, for the platform's operators, who end one or all of them."""
+"""Everybody's visits, for the platform's operators, who can end one or all of them."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -80,7 +80,7 @@ async def end_all(request: Request, services: Services, visitor: Visitor, typed:
 
 
 async def _holders(services: Services, visits: Iterable[Visit]) -> dict[UUID, tuple[str, UUID]]:
-    """By visit: whose it is, and of which tenant."""
+    """Visit id -> (name of its key or person, the tenant's id)."""
     visits = list(visits)
     keys = select(ApiKey).where(ApiKey.id.in_({each.key_id for each in visits if each.key_id}))
     people = select(Person).where(Person.id.in_({each.person_id for each in visits if each.person_id}))

@@ -1,4 +1,4 @@
-"""The time zone that a visitor reads times in: of the URL, else of a cookie, else UTC."""
+"""The time zone in which a visitor reads times: from the URL, else from a cookie, else UTC."""
 
 from datetime import datetime
 from functools import cache
@@ -16,7 +16,7 @@ _YEAR_S = 365 * 86400
 
 @cache
 def zone_names() -> tuple[str, ...]:
-    """Of places, and UTC: not the names that are kept for old software."""
+    """UTC and the zones of places, without the names that are kept for old software."""
     return ("UTC", *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")))
 
 
@@ -40,7 +40,7 @@ def keep_zone(response: Response, zone: ZoneInfo, *, is_secure: bool) -> None:
 
 
 def typed_moment(text: str, zone: ZoneInfo, *, param: str) -> str | None:
-    """A time that was typed, in ISO 8601 as the API takes it: in `zone` unless it says otherwise. None for "".
+    """A typed time as ISO 8601 for the API, in `zone` unless the text names one. None for "".
 
     Raises InvalidRequest.
     """

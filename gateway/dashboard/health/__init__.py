@@ -1,1 +1,1 @@
-"""What is wrong right now, as this gateway sees it, with what to do about it."""
+"""Current troubles as this gateway sees them, with advice."""

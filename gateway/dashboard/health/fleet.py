@@ -1,4 +1,4 @@
-"""Who answers requests: pools, replicas, and this gateway itself."""
+"""Checks of what answers requests: pools, replicas, and this gateway itself."""
 
 import time
 from datetime import datetime

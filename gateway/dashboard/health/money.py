@@ -1,4 +1,4 @@
-"""What is not billed, what will be refused for money, and who is not told."""
+"""Checks of money: models without a price, budgets that are nearly spent, and webhooks that fail."""
 
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
@@ -35,7 +35,7 @@ async def look_at_prices(services: Services, now: datetime) -> list[Trouble]:
 
 
 async def look_at_budgets(services: Services, now: datetime) -> list[Trouble]:
-    """What has been shipped, as old as the roll-ups."""
+    """Counts usage that has reached ClickHouse, as recent as the rollups."""
     if services.settings.clickhouse_url is None:
         return []
     page = await services.usage.usage(
@@ -64,7 +64,7 @@ async def look_at_budgets(services: Services, now: datetime) -> list[Trouble]:
 
 
 async def look_at_webhooks(services: Services, now: datetime) -> list[Trouble]:
-    """Deliveries that are tried again, and those that were given up lately."""
+    """Failed deliveries that are tried again, and those given up that are younger than GIVEN_UP_LASTS."""
     is_failing = (Delivery.delivered_at.is_(None)) & (Delivery.num_attempts > 0)
     is_recent = Delivery.next_attempt_at.is_not(None) | (Delivery.created_at > now - GIVEN_UP_LASTS)
     query = (

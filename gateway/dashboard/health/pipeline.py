@@ -1,4 +1,4 @@
-"""Usage on its way from a request to the bill: limiter, outbox, consumer, ClickHouse, reconciliation."""
+"""Checks of usage on its way from a request to the bill: limiter, outbox, consumer, ClickHouse, reconciliation."""
 
 from datetime import datetime, timedelta
 

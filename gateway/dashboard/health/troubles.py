@@ -1,4 +1,4 @@
-"""A trouble, and a question that may find some."""
+"""Troubles, and the checks that find them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,13 +23,13 @@ class Trouble:
     what: str
     advice: str
     href: str = ""
-    """Where to look."""
+    """The page to look at."""
 
 
 @dataclass(frozen=True)
 class Check:
     subject: str
-    """What was looked at, also where nothing is wrong."""
+    """What the check looks at; it is shown even if nothing is wrong."""
     look: Callable[[Services, datetime], Awaitable[list[Trouble]]]
 
 
@@ -44,7 +44,7 @@ async def find_troubles(checks: Sequence[Check], services: Services, *, now: dat
 
 
 async def _find(check: Check, services: Services, now: datetime) -> Finding:
-    """What cannot be looked at is a trouble, too."""
+    """A check that cannot be carried out is a trouble, too."""
     try:
         async with asyncio.timeout(DEADLINE_S):
             return Finding(check.subject, await check.look(services, now))

@@ -1,4 +1,4 @@
-"""API keys: a tenant's own for its administrators, all for the platform's."""
+"""API keys: a tenant's administrators see its own, platform administrators see all."""
 
 from gateway.dashboard.keys import ending, listing, making, once, one
 from gateway.dashboard.pages import AnyPage

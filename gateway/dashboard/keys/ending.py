@@ -1,4 +1,4 @@
-"""Rotating a key, with a time in which both work, and revoking it."""
+"""Rotating a key, with an overlap in which both keys work, and revoking one."""
 
 from starlette.requests import Request
 from starlette.responses import Response

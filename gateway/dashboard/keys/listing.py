@@ -1,4 +1,4 @@
-"""Keys, found by tenant, name and state."""
+"""Keys, searchable by tenant, name, prefix and state."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""A key's form, for a new one, which is shown once, and for one that there is."""
+"""The form of a key: a new one, which is then shown once, or an existing one."""
 
 from datetime import datetime
 from typing import Any
@@ -55,7 +55,7 @@ async def show_edit(request: Request, services: Services, visitor: Visitor, type
 
 
 async def change(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """Sends on what was changed alone."""
+    """Sends only the fields that were changed."""
     key = await _live_key(request, services, visitor)
     changed = changed_fields(typed, _standing(key, visitor))
     read = {
@@ -91,7 +91,8 @@ def _standing(key: KeyView, visitor: Visitor) -> Standing:
 
 
 def _moment(text: str, zone: ZoneInfo) -> str | None:
-    """For the draft, in the visitor's zone unless it says another; what is no time stays as it is."""
+    """A time for the draft, in the visitor's zone unless the text names another. Text that is no time stays as it
+    is."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""A new key on its way to the page that shows it, sealed in a cookie of a minute.
+"""A new key on its way to the page that shows it, sealed in a cookie that lasts a minute.
 
-The form that made it answers with a redirect, so that to load the page again makes no other key.
+The form that makes a key answers with a redirect, so that reloading the page does not make another key.
 """
 
 import base64
@@ -38,7 +38,7 @@ class _Made(msgspec.Struct, frozen=True, array_like=True):
 
 
 def lead_to_secret(request: Request, services: Services, visitor: Visitor, made: NewKeyView) -> Response:
-    """The key stands in no URL, and only the page of this visit reads the cookie."""
+    """Redirect to the page that shows the key. The key is in no URL, and only this visit's page can read the cookie."""
     place = f"{PATH}/{made.id}/secret"
     response = see_other(place)
     response.set_cookie(
@@ -56,7 +56,7 @@ def lead_to_secret(request: Request, services: Services, visitor: Visitor, made:
 
 
 async def show_secret(request: Request, services: Services, visitor: Visitor) -> Response:
-    """For a minute after it was made; later the key's page."""
+    """Shows the key for a minute after it was made; later redirects to the key's page."""
     key_id = path_id(request, "key_id")
     key = await show_key(key_id, visitor.principal, services.sessions)
     secret = unseal_key(
@@ -91,7 +91,7 @@ def seal_key(key: str, *, visit_id: UUID, key_id: UUID, pepper: str, now: dateti
 
 
 def unseal_key(sealed: str, *, visit_id: UUID, key_id: UUID, peppers: Peppers, now: datetime) -> str | None:
-    """None for one of another visit or key, and after SHOWN_FOR."""
+    """None for a cookie of another visit or key, and after SHOWN_FOR."""
     try:
         opened = unseal(
             base64.urlsafe_b64decode(sealed.encode()),

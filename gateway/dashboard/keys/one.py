@@ -1,4 +1,4 @@
-"""One key: what it may, its limits beside what is used of them, and what can be done with it."""
+"""One key: what it may do, its limits with their usage, and the actions on it."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +17,7 @@ from gateway.services import Services
 
 
 async def show_one(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises NotFound for another tenant's, too."""
+    """Raises NotFound, also for another tenant's key."""
     key = await show_key(path_id(request, "key_id"), visitor.principal, services.sessions)
     tenant = await show_tenant(key.tenant_id, visitor.principal, services.sessions)
     now = utc_now()

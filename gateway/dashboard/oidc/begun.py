@@ -1,4 +1,4 @@
-"""A login that was begun, sealed in a cookie of the browser that began it: only that one can end it."""
+"""A login in progress, sealed in a cookie of the browser that began it. Only that browser can complete it."""
 
 import base64
 import binascii
@@ -24,19 +24,19 @@ class Begun(msgspec.Struct, frozen=True, array_like=True):
     nonce: str
     verifier: str
     next: str
-    """What is shown after it."""
+    """The page shown after the login."""
     until: datetime
 
 
 def begin(next: str, *, now: datetime) -> Begun:
-    """Each of the three has 256 random bits."""
+    """State, nonce and verifier have 256 random bits each."""
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     return Begun(state, nonce, verifier, next, now + ENDS_AFTER)
 
 
 def remember(response: Response, begun: Begun, *, is_secure: bool, pepper: str) -> None:
-    """A cookie of its own for each, so that logins in two tabs do not disturb each other. It is `lax`, since the
-    provider is another site."""
+    """Each login has a cookie of its own, so that logins in two tabs do not disturb each other. The cookie is `lax`,
+    since the provider is another site."""
     sealed = seal(msgspec.json.encode(begun), purpose=_PURPOSE, bound_to=begun.state.encode(), pepper=pepper)
     response.set_cookie(
         _name(begun.state),
@@ -54,7 +54,7 @@ def forget(response: Response, begun: Begun) -> None:
 
 
 def begun_here(request: Request, state: str, *, peppers: Peppers, now: datetime) -> Begun | None:
-    """None for one that this browser has not begun, or longer ago than ENDS_AFTER."""
+    """None if this browser did not begin the login, or began it longer ago than ENDS_AFTER."""
     if _STATE.fullmatch(state) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""To the identity provider, and back with what it vouches for."""
+"""Logging in at the identity provider: the way there, and back with the identity that it vouches for."""
 
 import logging
 import math
@@ -32,7 +32,7 @@ _NOT_HERE = (
 class OidcViews:
     def __init__(self, signer: SessionSigner) -> None:
         self._signer = signer
-        # Each that fails costs the provider a request.
+        # Each failed login costs the provider a request.
         self._failed = FailedLogins(is_for_all=False)
 
     async def begin(self, request: Request, services: ServicesDep, next: str = HOME) -> Response:
@@ -47,8 +47,8 @@ class OidcViews:
         return response
 
     async def end(self, request: Request, services: ServicesDep) -> Response:
-        """Where the provider sends the browser back to. What is refused leaves everything as it was, a visit that goes
-        on in this browser, too."""
+        """The provider sends the browser back here. A refused login leaves everything as it was, including a visit that
+        is on in this browser."""
         asked, now = request.query_params, utc_now()
         begun = begun_here(request, asked.get("state", ""), peppers=services.settings.peppers, now=now)
         if begun is None:
@@ -61,8 +61,8 @@ class OidcViews:
                 self._failed.note(address_of(request), now=time.monotonic())
             response = refused(services, error)
         else:
-            # The cookie of the visit is `strict`: a redirect from the provider's site would not carry it, a page of
-            # ours does.
+            # The visit's cookie is `strict`: a redirect from the provider's site would not send it, a page of ours
+            # does.
             response = render("oidc/logged_in.html", next=begun.next)
             set_session(response, self._signer, session, now=now, is_secure=_is_secure(request))
         forget(response, begun)
@@ -102,14 +102,14 @@ class OidcViews:
 
 
 def configured(services: Services) -> OidcClient:
-    """Raises NotFound where people log in with keys alone."""
+    """Raises NotFound if no identity provider is configured."""
     if services.oidc is None:
         raise NotFound("there is no login but by key here; TIERGATE_OIDC_ISSUER is not set")
     return services.oidc
 
 
 def refused(services: Services, error: GatewayError) -> Response:
-    """A page of its own: nobody is logged in by it, and nobody logged out."""
+    """A page that shows the error. It logs nobody in and nobody out."""
     is_theirs = isinstance(error, ProviderFailed | TokenRefused)
     if is_theirs:
         _log.warning("a login by the identity provider was refused: %s", error.message)

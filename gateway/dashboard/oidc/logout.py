@@ -1,4 +1,4 @@
-"""Leaving the provider, too; and the provider that says that somebody has left (back-channel logout)."""
+"""Logging out at the provider, too; and back-channel logout, by which the provider reports that somebody logged out."""
 
 import msgspec
 from fastapi import Request
@@ -18,7 +18,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
 
 
 async def leave_provider(services: Services, visit: Visit | None) -> Response | None:
-    """The page that leads to the provider's own logout. None for a visit of a key, and where there is none."""
+    """The page that leads to the provider's logout. None for a key's visit, or if the provider has none or fails."""
     if visit is None or visit.person_id is None or services.oidc is None:
         return None
     try:
@@ -27,12 +27,12 @@ async def leave_provider(services: Services, visit: Visit | None) -> Response | 
         return None
     if url is None:
         return None
-    # Not a redirect of the form: the console's forms lead nowhere else (`form-action`).
+    # Not a redirect: the CSP's `form-action` does not let a form of the console lead to another site.
     return render("oidc/logged_out.html", url=url, provider=services.oidc.name)
 
 
 async def backchannel_logout(request: Request, services: ServicesDep) -> Response:
-    """OpenID Connect Back-Channel Logout 1.0: 200 also where nobody was logged in any more."""
+    """OpenID Connect Back-Channel Logout 1.0: answers 200 even if nobody was logged in any more."""
     try:
         oidc = configured(services)
         token = (await read_typed(request)).text("logout_token")
@@ -40,7 +40,7 @@ async def backchannel_logout(request: Request, services: ServicesDep) -> Respons
             raise InvalidRequest("send `logout_token`, in a form")
         told = await oidc.check_logout_token(token)
     except GatewayError as error:
-        # The specification has 400 for whatever is wrong with the token; a provider may try again after others.
+        # The specification wants 400 for any problem with the token. After other statuses a provider may try again.
         status = 400 if error.status in (400, 403) else error.status
         body = msgspec.json.encode({"error": "invalid_request", "error_description": error.message})
         return Response(body, status, {**_NO_STORE, "content-type": "application/json"})

@@ -1,4 +1,4 @@
-"""Tenants: all of them for the platform's administrators, its own for a tenant."""
+"""Tenants: platform administrators see all of them, a tenant sees itself."""
 
 from gateway.dashboard.pages import AnyPage
 from gateway.dashboard.tenants import ending, listing, making, one, sessions

@@ -1,4 +1,4 @@
-"""Suspending a tenant, resuming and deleting it: each asked for once more."""
+"""Suspending, resuming and deleting a tenant, each after a confirmation."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""All tenants: found by name, tier and state, with what each spent this month."""
+"""All tenants, searchable by name, id, tier and state, with each tenant's spending this month."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -25,7 +25,7 @@ _MAX_TENANTS = 100_000
 
 
 async def list_tenants(request: Request, services: Services, visitor: Visitor) -> Response:
-    """A tenant's own key is led to its tenant."""
+    """A tenant's own visitor is redirected to the tenant's page."""
     if not visitor.principal.is_platform_admin:
         return RedirectResponse(f"{PATH}/{visitor.principal.tenant_id}", 303)
     query = query_of(PATH, visitor.asked(request), ("q", "tier", "state", "page"))
@@ -62,7 +62,7 @@ def _found(query: Query) -> Select[Tenant]:
 
 
 async def _spent_this_month(services: Services) -> Mapping[str, int] | None:
-    """By tenant, of the calendar month in UTC, as budgets count it; None while usage cannot be read."""
+    """Tenant id -> nano-dollars in the calendar month in UTC, as budgets count. None while usage cannot be read."""
     try:
         page = await services.usage.usage(
             month_until(utc_now()), tenant_id=None, group_by="tenant", limit=_MAX_TENANTS, may_lag=True

@@ -1,4 +1,4 @@
-"""A tenant's form, for a new one and for one that there is."""
+"""The form of a tenant, new or existing."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ async def show_edit(request: Request, services: Services, visitor: Visitor, type
 
 
 async def change(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """Sends on what was changed alone."""
+    """Sends only the fields that were changed."""
     tenant = await live_tenant(request, services, visitor)
     changed = changed_fields(typed, _standing(tenant, visitor))
     fields: dict[str, Any] = {name: typed.text(name) for name in ("name", "tier") if name in changed}
@@ -56,7 +56,7 @@ async def change(request: Request, services: Services, visitor: Visitor, typed: 
 
 
 async def live_tenant(request: Request, services: Services, visitor: Visitor) -> TenantView:
-    """Raises NotFound for a deleted one, too."""
+    """Raises NotFound, also for a deleted tenant."""
     tenant = await show_tenant(path_id(request, "tenant_id"), visitor.principal, services.sessions)
     if tenant.deleted_at is not None:
         raise NotFound(f"the tenant {tenant.name!r} was deleted")
@@ -64,7 +64,7 @@ async def live_tenant(request: Request, services: Services, visitor: Visitor) ->
 
 
 def _standing(tenant: TenantView, visitor: Visitor) -> Standing:
-    """A tenant's own administrator may change the limits of its end users."""
+    """The fields that the visitor may change. A tenant's own administrator may change only its end users' limits."""
     user_limits = standing_limits("user_limits", UserLimits, tenant.user_limits)
     if not visitor.principal.is_platform_admin:
         return user_limits

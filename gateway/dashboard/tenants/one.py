@@ -1,4 +1,4 @@
-"""One tenant: its limits beside what is used of them, its keys and end users, and what can be done with it."""
+"""One tenant: its limits with their usage, its keys and end users, and the actions on it."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,11 +20,11 @@ from gateway.domain.tenants.models import EndUser
 from gateway.services import Services
 
 NUM_SHOWN = 10
-"""Of its keys and end users; lists of their own have all."""
+"""How many keys and end users are shown; lists of their own show all."""
 
 
 async def show_one(request: Request, services: Services, visitor: Visitor) -> Response:
-    """Raises NotFound for another tenant's, too. A key that may only look sees neither keys nor end users."""
+    """Raises NotFound, also for another tenant. A visitor who is no administrator sees neither keys nor end users."""
     tenant_id = path_id(request, "tenant_id")
     tenant = await show_tenant(tenant_id, visitor.principal, services.sessions)
     keys = users = policy = None

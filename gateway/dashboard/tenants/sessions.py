@@ -1,4 +1,4 @@
-"""What a tenant chose for its sessions, changed by its administrators and the platform's."""
+"""A tenant's settings for its sessions, changed by its administrators and the platform's."""
 
 from starlette.requests import Request
 from starlette.responses import Response

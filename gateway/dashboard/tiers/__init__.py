@@ -1,4 +1,4 @@
-"""Tiers: seen by administrators, made and changed by the platform's."""
+"""Tiers: seen by all administrators, made and changed by the platform's."""
 
 from gateway.dashboard.pages import AnyPage
 from gateway.dashboard.tiers import listing, making, retiring

@@ -1,4 +1,4 @@
-"""The fields of a tier, as its form and its page have them."""
+"""The fields of a tier, as its form and its page show them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class TierField:
     hint: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     empty: str = "no limit"
-    """What it means that there is nothing."""
+    """What the page shows if there is no value."""
 
     def standing(self, value: Any) -> str:
         if value is None:
@@ -33,7 +33,7 @@ class TierField:
         return shown_amount(value) if self.kind == "money" else f"{value}"
 
     def read(self, typed: Typed) -> Any:
-        """For the draft."""
+        """The typed value, for the draft."""
         text = typed.text(self.name)
         match self.kind:
             case "tick":
@@ -107,7 +107,7 @@ FIELDS = (
 
 
 def standing_tier(tier: Any) -> Standing:
-    """Of a view or a draft."""
+    """The form's initial values, from a view or a draft."""
     return {field.name: field.standing(getattr(tier, field.name)) for field in FIELDS}
 
 

@@ -1,4 +1,4 @@
-"""Tiers, and one of them with who has it."""
+"""The list of tiers, and one tier with its number of tenants."""
 
 from sqlalchemy import func, select
 from starlette.requests import Request
@@ -43,7 +43,7 @@ async def show_one(request: Request, services: Services, visitor: Visitor) -> Re
 
 
 async def _counts(services: Services) -> dict[str, int]:
-    """Tenants by tier."""
+    """Tier -> its number of tenants."""
     query = select(Tenant.tier, func.count()).where(Tenant.deleted_at.is_(None)).group_by(Tenant.tier)
     async with services.sessions() as session:
         return {row[0]: row[1] for row in await session.execute(query)}

@@ -1,4 +1,4 @@
-"""A tier's form, for a new one, which may begin as a copy, and for one that there is."""
+"""The form of a tier: a new one, which may begin as a copy, or an existing one."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from gateway.services import Services
 
 
 async def show_new(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """With the fields of the tier in `copy_of`, or with the defaults."""
+    """Filled with the fields of the tier in `copy_of`, or with the defaults."""
     copy_of = typed.text("copy_of") or request.query_params.get("copy_of", "")
     source: Any = await get_tier(copy_of, visitor.principal, services.sessions) if copy_of else TierFields()
     return _form(visitor, Form(typed, {**standing_tier(source), "copy_of": copy_of}), None)
@@ -35,7 +35,7 @@ async def show_edit(request: Request, services: Services, visitor: Visitor, type
 
 
 async def change(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """Sends on what was changed alone."""
+    """Sends only the fields that were changed."""
     tier = await _tier(request, services, visitor)
     changed = changed_fields(typed, standing_tier(tier))
     if changed:

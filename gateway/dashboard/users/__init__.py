@@ -1,4 +1,4 @@
-"""End users that have limits by name."""
+"""End users with limits of their own."""
 
 from gateway.dashboard.pages import AnyPage
 from gateway.dashboard.users import listing, making

@@ -1,4 +1,4 @@
-"""An end user's limits: given, changed beside what is used of them now, and taken back."""
+"""An end user's limits: set, changed beside their current usage, and taken back."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ async def create(request: Request, services: Services, visitor: Visitor, typed: 
 
 
 async def show_one(request: Request, services: Services, visitor: Visitor, typed: Typed) -> Response:
-    """Raises NotFound for another tenant's, too."""
+    """Raises NotFound, also for another tenant's end user."""
     user = await _user(request, services, visitor)
     tenant = await show_tenant(user.tenant_id, visitor.principal, services.sessions)
     limits = await limits_now(
