@@ -1,4 +1,4 @@
-"""`/admin/v1/erasures`: a tenant, or one of its end users, leaves every store; what was removed is proven."""
+"""`/admin/v1/erasures`: remove a tenant, or one of its end users, from every store, and prove the removal."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ from gateway.domain.erasures.service import begin_erasure, erasures_of, get_eras
 from gateway.erasure.report import is_as_sealed
 from gateway.erasure.search import look_again, search_words
 from gateway.erasure.subject import late_subject
-from gateway.http.errors import Conflict
+from gateway.http.errors import Conflict, InvalidRequest
 from gateway.http.pages import Page, PageDep, fetch_page
 from gateway.services import AdminDep, PlatformDep, ServicesDep, SessionsDep, visible_tenant
 
@@ -25,14 +25,14 @@ Word = Annotated[str, Field(min_length=3, max_length=512)]
 class ErasureDraft(Draft):
     tenant_id: Id
     user_id: UserId | None = None
-    """The end user (`user` of requests); null: the whole tenant, which cannot be taken back."""
+    """The end user to erase (`user` of requests). Null erases the whole tenant, which cannot be undone."""
 
 
 class ErasureStep(BaseModel):
     name: str
     finished_at: datetime
     counts: dict[str, int]
-    """What was removed or changed, by kind; of the step `proof` what was found afterwards: nothing."""
+    """How much was removed or changed, by kind. The step `proof` reports what was found afterwards: nothing."""
 
 
 class ErasureView(BaseModel):
@@ -41,28 +41,29 @@ class ErasureView(BaseModel):
     is_of_user: bool
     status: Literal["running", "finished"]
     waits_for: str | None
-    """The store that is away, or the work that is under way; it goes on by itself."""
+    """The unavailable store, or the work under way, that the erasure waits for. It resumes by itself."""
     created_at: datetime
     finished_at: datetime | None
     steps: list[ErasureStep]
-    """Those that are done."""
+    """The finished steps."""
     sha256: str | None
-    """Over the report of one that has finished, sealed under the platform's pepper; it stands in the audit log, too."""
+    """SHA-256 of a finished erasure's report, sealed under the platform's pepper. The audit log has it, too."""
 
 
 class VerificationDraft(Draft):
     user_id: UserId | None = None
-    """The end user whose erasure it was: the name is not known here any more."""
+    """The end user who was erased; the caller must name the user, since the gateway no longer knows the name."""
     words: Annotated[tuple[Word, ...], Field(max_length=20, strict=False)] = ()
-    """Looked for in every text of every store; this may take long."""
+    """Words to search for in every text of every store. The search may take long."""
 
 
 class VerificationView(BaseModel):
     is_clean: bool
-    """The report is as it was sealed, every store was searched, and nothing was found."""
+    """The report matches its seal, no searched store was away, and nothing was found."""
     is_report_sealed: bool
     found: dict[str, int]
-    """By store, what still names the tenant or the end user; and by place, where one of the words stands."""
+    """By store, how much still names the tenant or the end user; and by place, how many rows, keys or files hold one of
+    the words."""
     away: dict[str, str]
     """Stores that could not be searched, and why."""
 
@@ -99,6 +100,9 @@ async def verify_erasure(
         raise Conflict(
             f"this erasure is under way, and waits for {erasure.waits_for or 'nothing'}; verify it at its end"
         )
+    if erasure.is_of_user and draft.user_id is None and not draft.words:
+        message = "user_id: name the end user, whose name is known here no more, or give words to search for"
+        raise InvalidRequest(message, param="user_id")
     stores = services.erasure_stores
     found: dict[str, int] = {}
     away: dict[str, str] = {}

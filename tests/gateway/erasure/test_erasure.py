@@ -149,6 +149,9 @@ async def test_of_an_erased_end_user_nothing_is_found_and_others_keep_theirs(
         # Who comes back is somebody new.
         assert (await client.post("/completions", json={**asked, "user": "later"})).status_code == 200
     await _check_audit(gateway.services)
+    # Nothing to search for is no proof.
+    empty = await gateway.admin.post(f"/erasures/{erasure['id']}/verification", json={})
+    assert (empty.status_code, empty.json()["error"]["param"]) == (400, "user_id")
     body = {"user_id": USER, "words": [USER]}
     proof = (await gateway.admin.post(f"/erasures/{erasure['id']}/verification", json=body)).json()
     assert proof["is_clean"], proof
