@@ -1,4 +1,4 @@
-"""Which operations run as Triton kernels: on which tensors, and with what the multiprocessors are to be filled."""
+"""Which operations run as Triton kernels, on which tensors, and for how many multiprocessors."""
 
 import functools
 import importlib.util
@@ -48,15 +48,17 @@ def refused() -> dict[str, str]:
 
 
 def num_multiprocessors() -> int:
-    """Of the GPU in use; without one, those of an H200."""
+    """Multiprocessors of the GPU in use; without a GPU, of an H200."""
     return _stand_in_multiprocessors or _count_multiprocessors()
 
 
 def choose_ptxas() -> None:
-    """Before the first kernel is compiled: a ptxas that compiles prefill right, whose probabilities are a register
-    operand of wgmma, which ptxas before 13.3 miscompiles. Triton up to 3.8 brings an older one; the wheel
-    nvidia-cuda-nvcc has one that serves. Where there is none, prefill is compiled in the one way that such a ptxas may
-    get right, see `must_be_careful`, and its self-check says whether it did."""
+    """Choose a ptxas that compiles prefill correctly; call before the first kernel is compiled.
+
+    Prefill's probabilities are a register operand of wgmma, which ptxas before 13.3 miscompiles. Triton up to 3.8 ships
+    an older ptxas; the wheel nvidia-cuda-nvcc has a suitable one. Without it, prefill is compiled in the one way that
+    an older ptxas may get right, see `must_be_careful`, and its self-check tells whether it did.
+    """
     global _is_careful
     if "TRITON_PTXAS_PATH" in os.environ or not _has_triton():
         return
@@ -70,12 +72,12 @@ def choose_ptxas() -> None:
 
 
 def must_be_careful() -> bool:
-    """Whether ptxas may miscompile what keeps an operand of wgmma in registers while the next one is loaded."""
+    """Whether ptxas may miscompile code that keeps an operand of wgmma in registers while the next one is loaded."""
     return _is_careful
 
 
 def ptxas_version(capability: tuple[int, int]) -> tuple[int, int] | None:
-    """Of the ptxas that compiles kernels for such a GPU; None without Triton."""
+    """The version of the ptxas that compiles kernels for a GPU of that capability; None without Triton."""
     if not _has_triton():
         return None
     from triton.backends.nvidia.compiler import get_ptxas
@@ -86,8 +88,8 @@ def ptxas_version(capability: tuple[int, int]) -> tuple[int, int] | None:
 
 @contextmanager
 def played_by(device_type: str, *, multiprocessors: int, is_careful: bool = False) -> Iterator[None]:
-    """Take tensors of that device for a GPU's of so many multiprocessors, as where a stand-in interprets kernels.
-    is_careful: as with a ptxas before 13.3."""
+    """Treat tensors of that device as those of a GPU with that many multiprocessors, as when a stand-in interprets
+    kernels. is_careful: as with a ptxas before 13.3."""
     global _device_type, _stand_in_multiprocessors, _is_careful
     before = _device_type, _stand_in_multiprocessors, _is_careful
     _device_type, _stand_in_multiprocessors, _is_careful = device_type, multiprocessors, is_careful

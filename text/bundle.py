@@ -1,4 +1,4 @@
-"""All that is needed to turn a model's text into ids: what a worker serves at `GET /tokenizer` and a gateway loads."""
+"""All that is needed to turn a model's text into ids. A worker serves it at `GET /tokenizer`; a gateway loads it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _LONG_CHARS = 50_000
 
 
 class TextTooLong(Exception):
-    """least_tokens: the text has at least so many."""
+    """least_tokens: a lower bound of the text's tokens."""
 
     def __init__(self, least_tokens: int) -> None:
         super().__init__(f"at least {least_tokens} tokens")
@@ -24,7 +24,7 @@ class TextTooLong(Exception):
 
 
 class BundleFile(msgspec.Struct, kw_only=True, frozen=True):
-    """The bytes' shape: JSON."""
+    """The JSON format of `to_bytes`."""
 
     schema_version: int = 1
     tokenizer_json: str
@@ -36,10 +36,10 @@ class BundleFile(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Bundle:
-    """template is None for a model that is not for chat; max_model_len is the window of the worker that serves it.
+    """template: None for a model that is not for chat. max_model_len: the window of the worker that serves the model.
 
-    allow_special_tokens: control tokens that a prompt by text spells are such, as the operator wants it. Those in chats
-    never are.
+    allow_special_tokens: the operator wants control tokens that a text prompt spells to count as such. Those spelled
+    in chats never do.
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class Bundle:
     ) -> list[int]:
         """Raises TextTooLong as `encode_chat` does.
 
-        add_special_tokens: mostly the template wrote the special tokens, and the tokenizer would add them again.
+        add_special_tokens: mostly False, since the template wrote the special tokens, and they would be added again.
         """
         return self._encode(rendered, limit, add_special_tokens=add_special_tokens)
 
     def encode_text(self, text: str, *, limit: int | None = None, add_special_tokens: bool = True) -> list[int]:
-        """A prompt by text. Raises TextTooLong as `encode_chat` does."""
+        """Encodes a text prompt. Raises TextTooLong as `encode_chat` does."""
         prompt = self.tokenizer.seal.close(text) if self.allow_special_tokens else text
         return self._encode(prompt, limit, add_special_tokens=add_special_tokens)
 
     def _encode(self, text: str, limit: int | None, *, add_special_tokens: bool) -> list[int]:
-        # Looking up the longest token takes a moment, which only a long text is worth.
+        # Looking up the longest token takes a moment, which pays only for a long text.
         if limit is not None and len(text) > _LONG_CHARS:
             least = self.tokenizer.least_tokens(text)
             if least > limit:

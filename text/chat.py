@@ -32,14 +32,14 @@ from text.seal import Seal, Sealed
 _RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template", *SPECIAL_TOKENS}
 )
-"""What a request says by other fields, or what only the checkpoint says."""
+"""Names that a request sets by other fields, or that only the checkpoint sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """continue_final_message: the prompt ends inside the last message, whose text the answer goes on from.
+    """continue_final_message: the prompt ends inside the last message, whose text the answer continues.
 
-    arguments: what the template may read besides, plain JSON.
+    arguments: further values that the template may read, plain JSON.
     """
 
     add_generation_prompt: bool = True
@@ -72,15 +72,15 @@ class ChatTemplate:
             self._templates = {name: self._compile(tree) for name, tree in trees.items()}
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
-        # Most templates know only `system` and would drop the newer role in silence.
+        # Most templates know only `system` and would silently drop the newer role.
         self._knows_developer = any("developer" in source for source in sources.values())
         self._check_seal()
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, options: ChatOptions = PLAIN
     ) -> Sealed:
-        """The prompt, special tokens included. Raises ProtocolError when the template refuses the messages, or has not
-        shown the text that is to be continued."""
+        """The prompt, including special tokens. Raises ProtocolError if the template refuses the messages, or does not
+        show the text that is to be continued."""
         template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
         for name in options.arguments:
             if name in _RESERVED:
@@ -105,7 +105,7 @@ class ChatTemplate:
             if options.continue_final_message:
                 rendered = self._left_open(rendered)
         except (jinja2.TemplateError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # The source is the operator's and compiled: what fails here fails on these messages.
+            # The operator's source has compiled, so a failure here comes from these messages.
             message = self._seal.open(self._composition.close(str(error)))
             raise ProtocolError(
                 f"the model's chat template refused the messages: {message}", param="messages"
@@ -113,8 +113,8 @@ class ChatTemplate:
         return self._composition.close(rendered)
 
     def _left_open(self, rendered: str) -> str:
-        """Up to the end of the last message's text, as transformers cuts it: without the white space at its end where
-        the template shows it so."""
+        """The prompt up to the end of the last message's text, cut as transformers does: without trailing white space
+        if the template strips it."""
         before, mark, after = rendered.rpartition(self._final.rstrip())
         if not mark:
             raise ValueError("it does not show the last message, which is to be continued")
@@ -133,7 +133,7 @@ class ChatTemplate:
     def _check_seal(self) -> None:
         """Raises ValueError for a template that makes a control token in a way that sealing cannot follow.
 
-        Its turns would silently be plain text.
+        The turns of such a template would silently become plain text.
         """
         talk: list[Message] = [UserMessage(content="1"), AssistantMessage(content="2"), UserMessage(content="3")]
         # Some templates refuse a system message, some an answer.
@@ -146,7 +146,7 @@ class ChatTemplate:
 
     def _plain_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         plain = [self._plain_message(message) for message in messages]
-        # OpenAI's tool messages name only the call; some templates (Hermes, Gemma) want the function's name.
+        # OpenAI's tool messages name only the call; some templates (Hermes, Gemma) need the function's name.
         names = {call["id"]: call["function"]["name"] for each in plain for call in each.get("tool_calls", ())}
         for each in plain:
             if each["role"] == "tool" and each["tool_call_id"] in names:
@@ -172,9 +172,9 @@ class ChatTemplate:
         return plain
 
     def _plain_call(self, call: ToolCall) -> dict[str, Any]:
-        """Templates want the arguments as an object, where OpenAI's API has a string of JSON."""
+        """Templates expect the arguments as an object, while OpenAI's API has a JSON string."""
         arguments: Any = call.function.arguments
-        # A client may send anything here; the template then shows the text.
+        # A client may send anything here; the template shows text that is not JSON as it is.
         with contextlib.suppress(msgspec.DecodeError):
             arguments = msgspec.json.decode(arguments) if arguments else {}
         spoil = self._composition.spoil
@@ -196,7 +196,7 @@ def _literals(tree: jinja2.nodes.Template) -> list[str]:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks what a model learns from; for a prompt it changes nothing."""
+    """`{% generation %}` marks the text that a model learns from; for a prompt it changes nothing."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2's own declaration)
 

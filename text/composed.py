@@ -1,8 +1,8 @@
 """Control tokens that a template puts together: `'<|' + message.role + '|>'`, as Phi-3, GLM-4 and EXAONE do.
 
-No string of such a template holds the whole token. So the strings that may begin one and those that may end one are
-marked, and after rendering a token counts where a marked beginning, a word of the template's own or a role, and a
-marked end follow each other. The same word from a user carries a mark that spoils it.
+No string of such a template holds the whole token. So the strings that may begin a token and those that may end one are
+marked. After rendering, a control token is a marked beginning, followed by a role or a word of the template's own,
+followed by a marked end. The same word from a user carries a mark that spoils the token.
 """
 
 import re
@@ -15,7 +15,7 @@ ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 
 class Composition:
-    """Which control tokens these strings of a template can make together with a role or with each other."""
+    """The control tokens that a template's strings can make together with a role or with each other."""
 
     def __init__(self, seal: Seal, literals: Iterable[str]) -> None:
         found = list(literals)
@@ -38,14 +38,14 @@ class Composition:
         self._marks = re.compile(f"<{seal.secret}-(?:begins|ends|spoils)>")
 
     def mark(self, literal: str) -> str:
-        """A string of the template, its whole control tokens sealed, its beginnings and ends of others marked."""
+        """A string of the template with its whole control tokens sealed, and beginnings and ends of others marked."""
         text: str = self._seal.close(literal)
         if self._tokens:
             text = self._mark_end(self._mark_beginning(text))
         return text
 
     def spoil(self, value: Any) -> Any:
-        """A user's string, or JSON with strings: words of control tokens are marked as no part of one."""
+        """A user's string, or JSON with strings, with words of control tokens marked as not being part of one."""
         if not self._tokens:
             return value
         if isinstance(value, str):
@@ -57,7 +57,7 @@ class Composition:
         return [self.spoil(each) for each in value] if isinstance(value, list) else value
 
     def close(self, rendered: str) -> Sealed:
-        """What the marks made whole becomes a control token; the other marks go."""
+        """Seals the control tokens that are complete by their marks, and removes all other marks."""
         if not self._tokens:
             return Sealed(rendered)
         return Sealed(self._marks.sub("", self._whole.sub(self._name, rendered)))

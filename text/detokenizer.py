@@ -1,4 +1,4 @@
-"""Token ids to text as they come: no increment ends inside a character, and all increments make the whole text."""
+"""Turns token ids into text as they come: no increment ends inside a character; all together make the whole text."""
 
 import codecs
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ from text.pieces import PieceTable
 from text.tokenizer import Tokenizer
 
 _MAX_HELD_TOKENS = 32
-"""More ids than any character has bytes. A text that still ends in U+FFFD then is broken, not unfinished."""
+"""More ids than any character has bytes. A text that still ends in U+FFFD after them is broken, not unfinished."""
 
 
 class IncrementalDetokenizer:
     """One answer's text; special tokens add nothing.
 
-    is_continuation: the text goes on from a prompt, so a leading space is kept that would be cut at a text's start.
-    shown: special tokens that are part of the text all the same.
+    is_continuation: the text continues a prompt, so a leading space, which is cut at a text's start, is kept.
+    shown: special tokens that are part of the text nevertheless.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, is_continuation: bool = False, shown: Iterable[str] = ()) -> None:
@@ -30,7 +30,7 @@ class IncrementalDetokenizer:
             self._decoder = _PieceDecoder(table, num_cut=0 if is_continuation else num_cut)
 
     def add(self, token_ids: Iterable[int]) -> str:
-        """The text that is now certain; what may be the start of a character waits."""
+        """The text that is now certain; the possible start of a character waits."""
         if not self._shown:
             return self._decoder.add([token_id for token_id in token_ids if token_id not in self._special_ids])
         return "".join([self._add_one(token_id) for token_id in token_ids])

@@ -1,4 +1,4 @@
-"""What a Hugging Face checkpoint folder says of its text: special tokens, chat templates, end-of-text ids."""
+"""Reads how a Hugging Face checkpoint folder treats text: special tokens, chat templates, end-of-text ids."""
 
 from pathlib import Path
 from typing import Any

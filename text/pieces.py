@@ -1,4 +1,4 @@
-"""Token ids as bytes: what each id adds to the text, so that decoding is concatenation and costs O(1) a token."""
+"""Token ids as the bytes that each adds to the text, so that decoding is concatenation and costs O(1) per token."""
 
 import json
 from collections.abc import Callable

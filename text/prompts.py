@@ -1,4 +1,4 @@
-"""A request's prompts as token ids: one reading for the gateway, which counts them, and the worker, which runs them."""
+"""A request's prompts as token ids: one code for the gateway, which counts them, and the worker, which runs them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from text.reasoning import ReasoningFormat, is_thinking_begun
 from text.seal import Sealed
 
 _MAX_CUT = 8
-"""How many times as long as what is allowed a text may be of which only the end is kept: reading it takes time."""
+"""A text of which only the end is kept may be this many times as long as the limit: encoding it takes time."""
 
 
 def kept_tokens(request: GenerationRequest, *, window: int, num_output: int) -> int | None:
-    """How many of a prompt's last tokens are kept, None for all. num_output: what is to be left for the answer."""
+    """How many of a prompt's last tokens are kept, None for all. num_output: tokens to leave for the answer."""
     if request.truncate_prompt_tokens == -1:
         return max(window - num_output, 1)
     return request.truncate_prompt_tokens
@@ -26,7 +26,7 @@ def kept_tokens(request: GenerationRequest, *, window: int, num_output: int) -> 
 def encode_prompts(
     bundle: Bundle, request: GenerationRequest, *, kept: int | None, limit: int | None = None
 ) -> list[list[int]]:
-    """Of each prompt. kept: of `kept_tokens`. Raises TextTooLong for a text that cannot fit into `limit` tokens."""
+    """The ids of each prompt. kept: from `kept_tokens`. Raises TextTooLong for a text that cannot fit into `limit`."""
     if limit is not None and kept is not None:
         limit *= _MAX_CUT
     prompts = _encode_all(bundle, request, limit)
@@ -34,12 +34,12 @@ def encode_prompts(
 
 
 def render_messages(bundle: Bundle, request: ChatCompletionRequest | TokenizeRequest) -> Sealed:
-    """The text of its messages and tools. Raises ProtocolError as `Bundle.render_chat` does."""
+    """The text of the request's messages and tools. Raises ProtocolError as `Bundle.render_chat` does."""
     return bundle.render_chat(request.messages or [], _shown_tools(request), _options(request))
 
 
 def is_thinking_opened(bundle: Bundle, request: ChatCompletionRequest, reasoning: ReasoningFormat) -> bool:
-    """Whether an answer to any message begins within thoughts, as the template has it with this request's arguments."""
+    """Whether the template, with this request's arguments, makes every answer begin within thoughts."""
     options = ChatOptions(
         add_generation_prompt=True, continue_final_message=False, arguments=_options(request).arguments
     )
@@ -51,7 +51,7 @@ def is_thinking_opened(bundle: Bundle, request: ChatCompletionRequest, reasoning
 
 
 def _shown_tools(request: ChatCompletionRequest | TokenizeRequest) -> Sequence[Tool] | None:
-    """Those that the model may call."""
+    """The tools that the model may call."""
     if isinstance(request, TokenizeRequest):
         return request.tools
     offer = offer_of(request)
@@ -81,7 +81,7 @@ def _options(request: ChatCompletionRequest | TokenizeRequest) -> ChatOptions:
 
 
 def _effort(request: ChatCompletionRequest | TokenizeRequest) -> dict[str, Any]:
-    """As templates know it: some take how much the model is to think, others only whether."""
+    """The effort as templates know it: some take how much the model is to think, others only whether."""
     effort = request.reasoning_effort if isinstance(request, ChatCompletionRequest) else None
     if effort is None:
         return {}

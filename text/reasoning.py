@@ -1,4 +1,4 @@
-"""What a model thinks before it answers, between marks such as <think> and </think>, told apart from the answer."""
+"""Separates a model's thoughts, which stand between marks such as <think> and </think>, from its answer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ MARKS: dict[ReasoningFormat, tuple[str, str]] = {"think": ("<think>", "</think>"
 
 
 def detect_reasoning(template_sources: Iterable[str]) -> ReasoningFormat | None:
-    """A template that shows or drops thoughts is that of a model that has some."""
+    """A template that shows or drops thoughts belongs to a model that has some."""
     text = "\n".join(template_sources)
     if "[THINK]" in text:
         return "mistral"
@@ -17,13 +17,13 @@ def detect_reasoning(template_sources: Iterable[str]) -> ReasoningFormat | None:
 
 
 def is_thinking_begun(reasoning: ReasoningFormat, prompt_end: str) -> bool:
-    """Whether the prompt, as some templates have it, ends with the mark that opens the thoughts."""
+    """Whether the prompt ends with the mark that opens the thoughts, as some templates write it."""
     return prompt_end.rstrip().endswith(MARKS[reasoning][0])
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A part of an answer beside its text."""
+    """A piece of an answer's thoughts, apart from its text."""
 
     text: str
 
@@ -31,8 +31,8 @@ class Thought:
 class ReasoningReader:
     """Text pieces in, thoughts and the answer's text out. Thoughts come first and once: later marks are text.
 
-    White space around the marks is dropped. Thoughts that never end are all there is. The outcome does not depend on
-    how the text is cut.
+    White space around the marks is dropped. If the thoughts never end, there is no answer. The outcome does not depend
+    on how the text is cut.
     """
 
     def __init__(self, reasoning: ReasoningFormat, *, is_begun: bool) -> None:
@@ -51,7 +51,7 @@ class ReasoningReader:
         return len(self._spaces) + len(self._held)
 
     def add(self, text: str) -> tuple[str, str]:
-        """Thoughts and the answer's text that are certain now."""
+        """The thoughts and the answer's text that are certain now."""
         self._held += text
         thought = ""
         if not self.is_thinking and not self.is_over and not self._awaits_answer:
@@ -65,7 +65,7 @@ class ReasoningReader:
         return thought, self._take_held() if self.is_over else ""
 
     def flush(self) -> tuple[str, str]:
-        """At the end."""
+        """The rest of both, at the end."""
         if self.is_thinking:
             return self._say(self._take_held()), ""
         return "", self._take_held()
@@ -89,7 +89,7 @@ class ReasoningReader:
         return said
 
     def _say(self, text: str) -> str:
-        """White space waits for more; before the first thought it is dropped."""
+        """Trailing white space waits for more text; before the first thought, white space is dropped."""
         text = self._spaces + text if self._has_thought else text.lstrip()
         visible = text.rstrip()
         self._spaces = text[len(visible) :]

@@ -1,8 +1,8 @@
 """Control tokens under secret names, so that no text from outside can spell one.
 
-A tokenizer finds `<|im_end|>` wherever a text holds it, also where a user wrote it, and a turn is forged. So at loading
-every control token gets a random name, in the tokenizer and in the strings of the chat template. What a template writes
-is then a control token, what anybody else writes is plain text, whatever the template does to it.
+A tokenizer finds `<|im_end|>` wherever a text holds it, even where a user wrote it to forge a turn. So at loading every
+control token gets a random name, in the tokenizer and in the strings of the chat template. Then a control token that
+the template writes counts as one, and text from anybody else stays plain, whatever the template does to it.
 """
 
 import re
@@ -13,14 +13,14 @@ from typing import Any, NewType
 import msgspec
 
 Sealed = NewType("Sealed", str)
-"""A text in which control tokens stand under their secret names. Only for the tokenizer, never for a client."""
+"""A text with control tokens under their secret names. Only for the tokenizer, never for a client."""
 
 ANSWER_MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
-"""What models write inside their answers, and clients send back with them."""
+"""Marks that models write inside their answers, and that clients send back with them."""
 
 
 _ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\[u/]")
-"""In JSON: `\\u003c` or `\\/`, but not a backslash of its own and a letter."""
+"""In JSON: `\\u003c` or `\\/`, but not an escaped backslash and a letter."""
 
 
 class Seal:
@@ -36,11 +36,11 @@ class Seal:
         self._name = re.compile(f"<{self.secret}[0-9a-f]+>")
 
     def close(self, text: str) -> Sealed:
-        """For the operator's text, in which a spelled control token is meant as one."""
+        """Seals the operator's text, in which a spelled control token is meant as one."""
         return Sealed(self._text.sub(lambda found: self.names[found[0]], text))
 
     def open(self, text: str) -> str:
-        """The text as people know it."""
+        """The text with control tokens under their public names."""
         if self.secret not in text:
             return text
         return self._name.sub(lambda found: self._texts[found[0]], text)
@@ -51,11 +51,11 @@ class Seal:
         return found[0] if found else None
 
     def name_of(self, token: str) -> str:
-        """A vocabulary's entry for a token."""
+        """The vocabulary's entry for a token."""
         return self.names.get(token, token)
 
     def text_of(self, entry: str) -> str:
-        """The token for a vocabulary's entry."""
+        """The token of a vocabulary entry."""
         return self._texts.get(entry, entry)
 
 
@@ -92,7 +92,7 @@ def _is_mark(token: str) -> bool:
 
 
 def _rename_in_model(encoded: msgspec.Raw, seal: Seal) -> msgspec.Raw:
-    """Many vocabularies list control tokens too, from where Unigram and WordPiece would take them for a text."""
+    """Many vocabularies list control tokens, too, and Unigram and WordPiece would find them there for a plain text."""
     parts = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
     if not _may_list(bytes(parts.get("vocab", b"")), seal):
         # Decoding 150,000 tokens and as many merges takes as long as loading them.
@@ -106,13 +106,13 @@ def _rename_in_model(encoded: msgspec.Raw, seal: Seal) -> msgspec.Raw:
     if model.get("unk_token") is not None:
         model["unk_token"] = seal.name_of(model["unk_token"])
     if model.get("merges"):
-        # Without those that make a control token, or go on from one.
+        # Without the merges that make a control token, or continue one.
         model["merges"] = [merge for merge in model["merges"] if seal.names.keys().isdisjoint(_parts(merge))]
     return msgspec.Raw(msgspec.json.encode(model))
 
 
 def _may_list(vocabulary: bytes, seal: Seal) -> bool:
-    """Whether JSON holds one of the names, which may also be spelled with escapes."""
+    """Whether the JSON may hold one of the tokens, which may also be spelled with escapes."""
     spelled = any(msgspec.json.encode(text) in vocabulary for text in seal.names)
     return spelled or _ESCAPE.search(vocabulary) is not None
 

@@ -10,7 +10,7 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str], *, is_included: bool = False) -> None:
-        """is_included: the stop string goes out, too."""
+        """is_included: the stop string is output, too."""
         self._is_included = is_included
         self._stops = tuple(stops)
         self._first_chars = frozenset(stop[0] for stop in stops)
@@ -18,7 +18,7 @@ class StopMatcher:
         self.matched: str | None = None
 
     def add(self, text: str) -> str:
-        """The text that may go out. Once `matched` is set, nothing more comes."""
+        """The text that may be output. Once `matched` is set, nothing more comes."""
         if not self._stops or self.matched is not None:
             return text if self.matched is None else ""
         text = self._held + text
@@ -31,12 +31,12 @@ class StopMatcher:
         return text[:start]
 
     def flush(self) -> str:
-        """What was held back, at the end of an answer that no stop string ended."""
+        """The text that was held back, at the end of an answer that no stop string ended."""
         rest, self._held = self._held, ""
         return rest
 
     def _first_match(self, text: str) -> int | None:
-        """Where the text ends that goes out before the first stop string to be completed, or with it."""
+        """Where the output ends: before the first stop string to be completed or, if is_included, after it."""
         starts = [(text.find(stop), stop) for stop in self._stops]
         found = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
         if not found:

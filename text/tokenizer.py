@@ -16,8 +16,8 @@ from text.seal import ANSWER_MARKS, seal_tokenizer
 class Tokenizer:
     """eos_token_ids: the ids that end an answer; special_tokens: name (`bos_token`, ...) to text.
 
-    special_token_ids: those that have no text in an answer. chat_templates: their sources, which tell more control
-    tokens than the flags do.
+    special_token_ids: ids that have no text in an answer. chat_templates: template sources, which show control tokens
+    that no flag marks.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Tokenizer:
             self._inner = tokenizers.Tokenizer.from_str(sealed_json)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"not a tokenizer: {error}") from error
-        # Some checkpoints carry the settings of their training; a prompt must never be cut or padded in silence.
+        # Some checkpoints carry the settings of their training; a prompt must never be cut or padded silently.
         self._inner.no_truncation()
         self._inner.no_padding()
         self.tokenizer_json = tokenizer_json
@@ -44,7 +44,7 @@ class Tokenizer:
         self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if own_eos is None else {own_eos})
         added = self._inner.get_added_tokens_decoder()
         self.special_token_ids = frozenset(
-            # Some tokenizers flag the marks of a tool call, but who reads calls from an answer's text must see them.
+            # Some tokenizers flag the marks of a tool call, but parsers of calls in an answer's text must see them.
             token_id
             for token_id, token in added.items()
             if token.special and self.seal.text_of(token.content) not in ANSWER_MARKS
@@ -76,24 +76,24 @@ class Tokenizer:
         return self.seal.open(text)
 
     def piece(self, token_id: int) -> bytes:
-        """What one token stands for, a special one its name; the bytes may be only a part of a character's."""
+        """The bytes of one token, or of a special token's name; they may be only a part of a character's."""
         if self.pieces is not None:
             return self.pieces[0][token_id]
         return self.decode([token_id], skip_special_tokens=False).encode()
 
     def find_unknown(self, ids: Iterable[int], *, num_rows: int = 0) -> int | None:
-        """The first id that is in no vocabulary. num_rows: the model's, which may have more rows than there are tokens;
-        it can say those ids, which have no text."""
+        """The first id that neither tokenizer nor model knows. num_rows: the model's, which may have more rows than
+        there are tokens; the model can generate those ids, which have no text."""
         known = max(self.vocab_size, num_rows)
         return next((token_id for token_id in ids if token_id >= known and self.token(token_id) is None), None)
 
     def least_tokens(self, text: str) -> int:
-        """A bound from below on the tokens of `text`, at once, where encoding megabytes would take seconds."""
+        """A lower bound of the tokens of `text`, found at once; encoding megabytes would take seconds."""
         return len(text) // self._max_token_chars if self._max_token_chars else 0
 
     @functools.cached_property
     def _max_token_chars(self) -> int:
-        """How many characters one token can stand for; 0 where that has no bound that we know."""
+        """The most characters that one token can stand for; 0 if no bound is known."""
         spelled = json.loads(self.tokenizer_json)
         kinds = [step["type"] for step in _steps(spelled["normalizer"])]
         takes_spaces = any(token["lstrip"] or token["rstrip"] for token in spelled["added_tokens"])
@@ -106,7 +106,7 @@ class Tokenizer:
         return self._inner.token_to_id(self.seal.name_of(token))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """As the vocabulary spells them: `Ġworld`."""
+        """The tokens as the vocabulary spells them: `Ġworld`."""
         return [self.token(token_id) or "" for token_id in ids]
 
     def token(self, token_id: int) -> str | None:

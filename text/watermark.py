@@ -1,8 +1,8 @@
 """A keyed watermark of sampled text (Kirchenbauer et al., 2023, "A Watermark for Large Language Models").
 
-The token before decides, by a keyed hash, which tokens are green: a share gamma of the vocabulary. A worker adds delta
-to the logits of green tokens before it draws; who has the key counts the green tokens of a text, and tells by their
-number that so many are no chance.
+The previous token decides, by a keyed hash, which tokens are green: a share gamma of the vocabulary. A worker adds
+delta to the logits of green tokens before it draws. A holder of the key counts the green tokens of a text, and tells
+from their number whether it can be chance.
 """
 
 import functools
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 MIN_KEY_BYTES = 16
 THRESHOLD = 4.0
-"""A z-score that free text reaches once in 30,000 times."""
+"""A z-score that text without a watermark reaches once in 30,000 times."""
 _KEPT_LISTS = 256
 
 
@@ -30,7 +30,7 @@ class KeyFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """z: how many standard deviations more tokens are green than of a text by somebody else."""
+    """z: by how many standard deviations the green tokens exceed the number expected without a watermark."""
 
     num_scored: int
     num_green: int
@@ -43,13 +43,13 @@ class Detection:
 
 class Watermark:
     def __init__(self, key: bytes, *, gamma: float, delta: float = 0.0) -> None:
-        """gamma: in (0, 1). delta: for who writes."""
+        """gamma: in (0, 1). delta: needed for writing only."""
         self._key = key
         self._gamma = gamma
         self._delta = delta
         self._bound = np.uint64(min(2**64 - 1, int(gamma * 2.0**64)))
         self.bias = functools.lru_cache(maxsize=_KEPT_LISTS)(self._bias)
-        """previous, vocab_size -> what is added to each logit, [vocab_size] fp32."""
+        """previous, vocab_size -> the bias of each logit, [vocab_size] fp32."""
 
     def is_green(self, previous: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each of `ids` is green after `previous`."""
@@ -57,8 +57,8 @@ class Watermark:
         return _mixed(ids ^ np.uint64(int.from_bytes(salt))) < self._bound
 
     def detect(self, token_ids: Sequence[int]) -> Detection:
-        """The first token is not scored, since the one before it is not known; a pair that comes again is scored once,
-        since it is green again."""
+        """The first token is not scored, since the one before it is not known. A pair that occurs again is scored once,
+        since it would be green again."""
         pairs = set(itertools.pairwise(token_ids))
         num_green = sum(bool(self.is_green(before, np.array([token], np.uint64))[0]) for before, token in pairs)
         expected, spread = self._gamma * len(pairs), math.sqrt(len(pairs) * self._gamma * (1 - self._gamma))

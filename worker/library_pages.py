@@ -1,7 +1,7 @@
-"""The pages of shared libraries that a start leaves in a process's memory.
+"""Releases the shared-library pages that start-up leaves in a process's memory.
 
-`import torch` alone leaves 350 MB of them, much of it CUDA's on a machine without a GPU: the linker looked there, or
-the system read ahead. What is dropped here comes back from the page cache as soon as somebody looks at it.
+`import torch` alone leaves 350 MB of them, much of it CUDA's even on a machine without a GPU: the linker looked there,
+or the system read ahead. A released page comes back from the page cache as soon as it is touched.
 """
 
 import ctypes
@@ -25,12 +25,12 @@ class _Mapping:
 
     @property
     def is_clean_library(self) -> bool:
-        """Nothing in it is this process's own, nor can become so, so that its file has it all."""
+        """The mapping has no private pages and cannot get any, so its file holds all of it."""
         return ".so" in Path(self.path).name and "w" not in self.permissions and not self.anonymous_kb
 
 
 def release() -> int:
-    """Drop them; how many bytes there were. Linux tells what a process has; elsewhere nothing happens."""
+    """Release the pages and return how many bytes that was. Does nothing outside Linux, which lists the mappings."""
     try:
         smaps = Path("/proc/self/smaps").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Whose request a log line belongs to: known to whatever runs in the request's task."""
+"""The request that a log line belongs to, known to everything that runs in the request's task."""
 
 from contextvars import ContextVar
 

@@ -29,8 +29,8 @@ log = logging.getLogger("tiergate.worker")
 
 
 def run(settings: WorkerSettings, *, load_engine: "LoadEngine | None" = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code: 2, and one line on stderr, after a failed start; 1 where
-    only a new process helps. load_engine: `Engine.load`, or what makes an engine instead."""
+    """Serve until SIGTERM or SIGINT. Returns the exit code: 2, with one line on stderr, after a failed start; 1 when
+    the engine broke and only a new process helps. load_engine: used in place of `Engine.load`."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         if not settings.model.is_dir():
@@ -47,7 +47,7 @@ def run(settings: WorkerSettings, *, load_engine: "LoadEngine | None" = None) ->
 
 @contextmanager
 def listen(settings: WorkerSettings) -> Iterator[socket.socket]:
-    """The worker's socket, bound; a Unix socket's file goes when it is closed. Raises SettingsError."""
+    """The worker's bound socket; a Unix socket's file is removed when it is closed. Raises SettingsError."""
     if settings.uds is None:
         with bind(settings.host, settings.port) as listener:
             yield listener
@@ -60,7 +60,7 @@ def listen(settings: WorkerSettings) -> Iterator[socket.socket]:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """For this user alone; the file of a worker that is gone is replaced. Raises SettingsError naming the path."""
+    """A socket for this user only; replaces the file of a worker that is gone. Raises SettingsError naming the path."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket() and not _is_served(path):
@@ -87,7 +87,7 @@ def _is_served(path: Path) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that has the port but does not listen yet. Raises SettingsError naming the port."""
+    """A socket that is bound to the port but does not listen yet. Raises SettingsError naming the port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -109,10 +109,10 @@ def _port_error(host: str, port: int, error: OSError) -> SettingsError:
 
 
 async def _serve(settings: WorkerSettings, listener: socket.socket, load_engine: "LoadEngine | None") -> int:
-    # What is imported and loaded stays, and searching it for garbage again and again took half a second and more.
+    # All that is imported and loaded here stays; searching it for garbage again and again took half a second or more.
     gc.disable()
     try:
-        # Imported here since torch takes seconds, and a bad option or a port in use should be reported at once.
+        # Imported here: torch takes seconds to import, and a bad option or a port in use should be reported at once.
         from worker.server.replica_loading import load_replica
         from worker.server.serving import EngineBroken, serve
 
@@ -132,7 +132,7 @@ async def _serve(settings: WorkerSettings, listener: socket.socket, load_engine:
     except* EngineBroken as errors:
         log.critical("%s", errors.exceptions[0])
     except* OSError as errors:
-        # Two processes may bind one port as long as none listens, so that the second one learns it only now.
+        # Two processes may bind one port as long as neither listens, so the second one finds out only now.
         first = errors.exceptions[0]
         assert isinstance(first, OSError)
         raise _port_error(settings.host, settings.port, first) from first
@@ -142,7 +142,7 @@ async def _serve(settings: WorkerSettings, listener: socket.socket, load_engine:
 def _make_heartbeat(settings: WorkerSettings, url: str, report: Callable[[], LoadReport]) -> "Heartbeat | None":
     if settings.register_url is None or settings.api_key is None:
         return None
-    # A worker that does not register starts without the import of redis, which takes a tenth of a second.
+    # Imported here: a worker that does not register skips the import of redis, which takes a tenth of a second.
     from worker.registration import Heartbeat
 
     try:
@@ -157,7 +157,7 @@ def _url_of(listener: socket.socket) -> str:
 
 
 def _reachable(host: str) -> str:
-    """A wildcard address is no place to connect to."""
+    """The host part of a URL; this machine's name for a wildcard address, to which nobody can connect."""
     if host in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host

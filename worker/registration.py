@@ -1,4 +1,4 @@
-"""Telling the gateways, through Redis, that this worker lives and how busy it is."""
+"""Tells the gateways, through Redis, that this worker is alive and how busy it is."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ _CALL_DEADLINE_S = 2.0
 
 
 class Heartbeat:
-    """While Redis is away the worker serves on; its registration comes back with the next beat that arrives."""
+    """While Redis is away the worker keeps serving; its registration comes back with the next beat that arrives."""
 
     def __init__(self, redis_url: str, *, url: str, worker_key: str, report: Callable[[], LoadReport]) -> None:
         """url: where gateways reach this worker. Raises ValueError for a bad Redis URL."""
@@ -34,13 +34,13 @@ class Heartbeat:
         self._is_away = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sends heartbeats until cancelled."""
         while True:
             await self._try(self._beat)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def close(self) -> None:
-        """Take the registration back, so that no gateway has to find out."""
+        """Withdraw the registration, so that no gateway has to find out that the worker is gone."""
         await self._try(self._leave)
         await self._client.aclose()
 

@@ -1,4 +1,4 @@
-"""What a worker is started with: options of the command line over `TIERGATE_WORKER_*` over defaults."""
+"""A worker's settings: command-line options, then `TIERGATE_WORKER_*` variables, then defaults."""
 
 import ipaddress
 from pathlib import Path
@@ -13,7 +13,7 @@ _SPELLINGS = {
     "register_url": ("--register", f"{ENV_PREFIX}REGISTER"),
     "api_key": ("--api-key", f"{ENV_PREFIX}KEY"),
 }
-"""Option and variable of the fields that are not spelled like both."""
+"""Option and variable of the fields whose names do not match both."""
 
 
 class SettingsError(Exception):
@@ -21,7 +21,7 @@ class SettingsError(Exception):
 
 
 def _parse_adapters(value: Any) -> Any:
-    """`NAME=PATH` pairs, in a list or with commas between; a mapping stays as it is."""
+    """`NAME=PATH` pairs, in a list or separated by commas; a mapping stays as it is."""
     if isinstance(value, str):
         value = [pair for pair in value.split(",") if pair]
     if not isinstance(value, list):
@@ -45,7 +45,7 @@ Adapters = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_adapters)
 
 
 class WorkerSettings(BaseSettings):
-    """Lengths are tokens. None means: what the checkpoint says, or what is measured at start."""
+    """Lengths are in tokens. None means the checkpoint's value, or one measured at start."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_ignore_empty=True, populate_by_name=True, extra="forbid", frozen=True
@@ -55,12 +55,12 @@ class WorkerSettings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     host: str = "127.0.0.1"
     uds: Path | None = None
-    """A Unix socket to listen on instead, for this user's programs alone."""
+    """A Unix socket to listen on instead of host and port, for this user's programs only."""
     name: str | None = None
     """The model id that clients see; None for the folder's name."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU, where torch finds one."""
+    """auto: the GPU, if torch finds one."""
     eager: bool = False
     """On a GPU, launch decodes one by one instead of as CUDA graphs."""
     pooling: Literal["last", "mean"] = "last"
@@ -70,58 +70,58 @@ class WorkerSettings(BaseSettings):
         default={}, validation_alias=AliasChoices(f"{ENV_PREFIX}ADAPTERS", f"{ENV_PREFIX}ADAPTER")
     )
     artifacts_url: str | None = None
-    """The platform's store of adapters: `s3://BUCKET/PREFIX` or a folder; None: only those of `adapters` are served."""
+    """The platform's adapter store: `s3://BUCKET/PREFIX` or a folder; None: serve only the adapters in `adapters`."""
     artifacts_dir: Path | None = None
-    """Where fetched adapters are kept; None: below `~/.cache/tiergate`, by the port."""
+    """Where fetched adapters are kept; None: a folder named by the port below `~/.cache/tiergate`."""
     artifacts_max_mb: int = Field(default=8192, ge=1)
     adapter_slots: int = Field(default=32, ge=1, le=1024)
-    """How many adapters of up to 64 ranks a step can use; more take turns."""
+    """How many adapters of rank 64 or less a step can use; more take turns."""
     adapter_host_mb: int = Field(default=512, ge=1)
-    """Adapters that are in no slot are kept in so much memory, beyond that on disk."""
+    """Host memory for adapters that are in no slot; beyond that they are on disk only."""
     max_model_len: int | None = Field(default=None, ge=1)
     register_url: str | None = Field(default=None, validation_alias=f"{ENV_PREFIX}REGISTER")
     """The Redis to send heartbeats to."""
     url: str | None = None
-    """Where others reach this worker; None for host and port."""
+    """The URL at which others reach this worker; None for host and port."""
     api_key: str | None = Field(default=None, repr=False, validation_alias=f"{ENV_PREFIX}KEY")
     """The shared worker key."""
     other_keys: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(default=(), repr=False)
-    """That are taken, too, while the worker key is replaced."""
+    """Keys that are also accepted while the worker key is being replaced."""
     metrics_key: str | None = Field(default=None, repr=False, min_length=8)
-    """Opens `/metrics`, as the worker key does. With neither it is for this machine only."""
+    """Opens `/metrics`, as the worker key does. With neither, `/metrics` answers this machine only."""
     max_num_seqs: int = Field(default=64, ge=1)
     max_batched_tokens: int = Field(default=2048, ge=1)
     max_waiting: int = Field(default=256, ge=0)
     enterprise_headroom: float = Field(default=0.05, ge=0, lt=1)
     num_threads: int | None = Field(default=None, ge=1)
     deterministic: bool = False
-    """Logits are the same to the last bit in any batch."""
+    """Logits are bit-identical in any batch."""
     kv_blocks: int | None = Field(default=None, ge=1)
     kv_memory_mb: int | None = Field(default=None, ge=1)
     public_prompts: Path | None = None
     """A folder of system prompts whose cached blocks all tenants share."""
     tool_parser: Literal["auto", "hermes", "llama", "pythonic", "mistral"] = "auto"
-    """How the model writes tool calls; auto: what its chat template shows."""
+    """How the model writes tool calls; auto: detected from its chat template."""
     reasoning_parser: Literal["auto", "none", "think", "mistral"] = "auto"
-    """How the model marks its thoughts; auto: as its chat template shows, if it does."""
+    """How the model marks its thoughts; auto: detected from its chat template, if that shows it."""
     allow_special_tokens: bool = False
-    """What spells a control token in a prompt by text becomes one."""
+    """Prompt text that spells a control token becomes that token."""
     ledger: Path | None = None
-    """The file that counts tokens by tenant and hour; None: in memory, and lost with the process."""
+    """The file that counts tokens by tenant and hour; None: counts are in memory, and lost with the process."""
     max_logprobs: int = Field(default=20, ge=-1)
-    """How many log-probabilities beside a token a request may ask for; -1: all of the vocabulary's."""
+    """How many log-probabilities a request may ask for beside each token; -1: the whole vocabulary's."""
     watermark_key_file: Path | None = None
-    """What is sampled gets a watermark under this key (docs/watermark.md)."""
+    """Sampled text is watermarked with this key (docs/watermark.md)."""
     watermark_gamma: float = Field(default=0.25, gt=0, lt=1)
     """The share of the vocabulary that is green after a token."""
     watermark_delta: float = Field(default=2.0, gt=0, le=20)
-    """What is added to the logits of green tokens."""
+    """The bias added to the logits of green tokens."""
     max_body_bytes: int = Field(default=8 << 20, ge=1)
     drain_grace_s: float = Field(default=30.0, ge=0)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """That callers may show; none: everybody on loopback may call."""
+        """Keys that callers may present; empty: everyone on loopback may call."""
         return () if self.api_key is None else (self.api_key, *self.other_keys)
 
     @property
@@ -159,7 +159,7 @@ class WorkerSettings(BaseSettings):
 
 
 def load_settings(**options: Any) -> WorkerSettings:
-    """Options by the names of the fields; those that are None count as not given. Raises SettingsError."""
+    """options: by field name; None counts as not given. Raises SettingsError."""
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return WorkerSettings(**given)
@@ -181,7 +181,7 @@ def _first_line(error: ValidationError, given: dict[str, Any]) -> str:
 
 
 def _spell(name: str, given: dict[str, Any]) -> str:
-    """As the operator wrote it. name: the field's or its variable's."""
+    """The setting's name as the operator wrote it. name: the field's or its variable's."""
     field = next((field for field, (_, variable) in _SPELLINGS.items() if variable == name), name)
     option, variable = _SPELLINGS.get(field, ("--" + field.replace("_", "-"), ENV_PREFIX + field.upper()))
     return option if field in given else variable

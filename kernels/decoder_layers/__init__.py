@@ -1,8 +1,8 @@
-"""All layers of a Llama-like decoder in one call, for steps in which nothing stands between their operations.
+"""All layers of a Llama-like decoder in one call, for steps in which nothing happens between their operations.
 
-A small model's step is a hundred operations of some ten microseconds each; Python's part of them, and the turns that
-its lock takes between threads, would cost as much again. The arithmetic is that of the single operations, bit for bit:
-`rms_norm`, `linear`, `add_lora`, `rope`, `store_kv`, `paged_attention`, `silu_mul`.
+A small model's step is a hundred operations of about ten microseconds each; Python's overhead, and the GIL's switches
+between threads, would cost as much again. The arithmetic is that of the single operations, bit for bit: `rms_norm`,
+`linear`, `add_lora`, `rope`, `store_kv`, `paged_attention`, `silu_mul`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ __all__ = ["DecoderLayers", "LayerWeights", "Projection", "can_run"]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """pages: of the adapters; None where there are none."""
+    """pages: the adapters' pages; None without adapters."""
 
     weight: PackedWeight
     bias: Tensor | None
@@ -32,7 +32,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """qkv holds the rows of q, k and v, gate_up those of gate and up. window: None for all that is before."""
+    """qkv holds the rows of q, k and v, gate_up those of gate and up. window: None to attend to all tokens before."""
 
     attention_norm: Tensor
     qkv: Projection
@@ -58,7 +58,7 @@ class DecoderLayers:
     def __init__(
         self, layers: Sequence[LayerWeights], *, num_heads: int, num_kv_heads: int, head_dim: int, eps: float
     ) -> None:
-        """Keeps references to the weights, which must be as `can_run` wants them. Raises ValueError on a mismatch."""
+        """Keeps references to the weights, which must satisfy `can_run`. Raises ValueError on a mismatch."""
         for i, layer in enumerate(layers):
             _check_layer(i, layer, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
         self._stack = native.Stack(layers, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, eps=eps)
@@ -76,13 +76,13 @@ class DecoderLayers:
         lora: LoraPlan | None = None,
         rows_lora: LoraPlan | None = None,
     ) -> Tensor:
-        """x [tokens, hidden] -> the states of `rows`, or of all, after the last layer. x is overwritten, and the keys
-        and values of all go into their slots.
+        """x [tokens, hidden] -> the states of `rows`, or of all tokens, after the last layer. Overwrites x, and writes
+        the keys and values of all tokens into their slots.
 
-        rows: int64, ascending; the others are spared what follows the last attention. caches: a layer each, as in
-        `kernels.kv_store`; cos, sin as in `kernels.rope`; plan: its block tables count, its window does not, for layers
-        have their own. lora: the adapters of all tokens; rows_lora: those of `rows`, where these are not all, by their
-        places in it. Raises ValueError on a mismatch.
+        rows: int64, ascending; other rows skip everything after the last attention. caches: one per layer, as in
+        `kernels.kv_store`; cos, sin as in `kernels.rope`; plan: only its block tables are used, not its window, since
+        layers have their own. lora: the adapters of all tokens; rows_lora: those of `rows`, if these are not all, by
+        position in `rows`. Raises ValueError on a mismatch.
         """
         num_tokens, num_kv_heads, head_dim = len(x), self._stack.num_kv_heads, self._stack.head_dim
         fits = (

@@ -1,5 +1,5 @@
-// All layers of a Llama-like decoder for one step's tokens, in one call: between two operations of a small model's
-// step nothing else fits, neither an interpreter nor its lock.
+// All layers of a Llama-like decoder for one step's tokens, in one call: the operations of a small model's step are too
+// short to have an interpreter, or its lock, between them.
 #pragma once
 
 #include <algorithm>
@@ -41,10 +41,10 @@ struct Step {
     void* x;
     const void *cos, *sin;
     const int64_t* slots;
-    AttentionBatch batch;  // whose window is the layers' own instead
-    const int64_t* rows;   // ascending: those whose last state is wanted; not read where it is all
+    AttentionBatch batch;  // its window is replaced by each layer's own
+    const int64_t* rows;   // ascending: the rows whose last state is wanted; not read if these are all
     int64_t num_rows;
-    LoraWork lora, rows_lora;  // of all tokens; of `rows`, by their places in it
+    LoraWork lora, rows_lora;  // of all tokens; of `rows`, by position in it
 };
 
 // x += y, [count] elements.
@@ -82,14 +82,14 @@ public:
             const bool is_last = i == shape_.num_layers - 1;
             if (is_last && step_.num_rows == 0) return;
             attend(layers[i]);
-            // From the last attention on, no other row is of use to those that are wanted.
+            // After the last attention, the wanted rows do not depend on any other row.
             if (is_last && step_.num_rows < step_.num_tokens) keep_wanted();
             finish(layers[i]);
         }
     }
 
 private:
-    // What follows attention.
+    // The part of a layer after attention.
     void finish(const Layer& layer) {
         const int64_t hidden = shape_.hidden_size, wide = shape_.intermediate_size;
         const int64_t dim = shape_.attention.head_dim;
@@ -130,7 +130,7 @@ private:
         add_lora<Type>(*lora_, matrix.lora, x, y, in_size, out_size, num_threads_);
     }
 
-    // Queries, keys and values into heads_; of these, keys and values into their slots.
+    // Computes queries, keys and values into heads_, and stores keys and values in their slots.
     void store(const Layer& layer) {
         const AttentionShape& shape = shape_.attention;
         const int64_t stride = num_slices_ * shape.head_dim;
@@ -166,7 +166,7 @@ private:
     int64_t num_threads_, num_slices_, num_rows_;
     const LoraWork* lora_;
     Element* x_;
-    // Without a first value, which would be a pass over memory for nothing.
+    // Not initialised, which would be a pass over memory for nothing.
     std::unique_ptr<Element[]> normed_, heads_, mixed_, gate_up_, wide_;
 };
 

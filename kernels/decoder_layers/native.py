@@ -1,4 +1,4 @@
-"""The weights and a step's tensors as native.h wants them."""
+"""Passes the weights and a step's tensors to native.h."""
 
 import ctypes
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Stack:
     def __init__(
         self, layers: "Sequence[LayerWeights]", *, num_heads: int, num_kv_heads: int, head_dim: int, eps: float
     ) -> None:
-        # Whose memory the structs below point into.
+        # Kept, since the structs below point into their memory.
         self._weights = layers
         self.dtype: torch.dtype = layers[0].qkv.weight.dtype
         self.num_layers, self.num_kv_heads, self.head_dim = len(layers), num_kv_heads, head_dim

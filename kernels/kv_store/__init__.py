@@ -1,6 +1,6 @@
-"""Writing new keys and values into the paged cache.
+"""Writes new keys and values into the paged cache.
 
-A layer's cache is [num_blocks, block_size, 2 * kv_heads, head_dim]: in every slot the keys' heads, then the values'.
+A layer's cache is [num_blocks, block_size, 2 * kv_heads, head_dim]: each slot has the keys' heads, then the values'.
 One tensor, because keys and values are always written, gathered and freed together.
 """
 

@@ -1,4 +1,4 @@
-// New keys and values into their slots.
+// Writes new keys and values into their slots.
 #pragma once
 
 #include <cstring>
@@ -7,7 +7,7 @@
 
 namespace tiergate {
 
-// kv: num_tokens rows of row_bytes, apart by kv_stride bytes; cache: dense rows of row_bytes.
+// kv: num_tokens rows of row_bytes, kv_stride bytes apart; cache: dense rows of row_bytes.
 inline void store_kv(const char* kv, int64_t kv_stride, char* cache, const int64_t* slots, int64_t num_tokens,
                      int64_t row_bytes, int64_t num_threads) {
     parallel_rows(num_threads, num_tokens, 64, [&](int64_t first, int64_t end) {

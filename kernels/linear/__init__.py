@@ -11,10 +11,10 @@ __all__ = ["PackedWeight", "linear", "pack"]
 
 
 def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
-    """parts [out, in] each, one below the other, rearranged for `linear`; the originals may be freed.
+    """parts: [out, in] each, stacked by rows and rearranged for `linear`; the originals may be freed.
 
-    is_deterministic: a row's result is the same to the last bit among any number of rows, at any cost.
-    Raises ValueError where the parts' in sizes or dtypes differ.
+    is_deterministic: a row's result is bit-identical among any number of rows, at any cost.
+    Raises ValueError if the parts' in sizes or dtypes differ.
     """
     if len({(part.shape[1], part.dtype) for part in parts}) > 1:
         raise ValueError(f"pack: {[(tuple(part.shape), part.dtype) for part in parts]} do not fit below each other")
@@ -24,7 +24,7 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
     if native.can_pack(parts[0]):
         return PackedWeight(native.pack(parts), out_size, in_size, dtype, "native", is_deterministic)
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-    # In bfloat16, oneDNN may choose another product by the number of rows, on processors with AMX at least.
+    # In bfloat16, oneDNN may choose its product by the number of rows, at least on processors with AMX.
     if onednn.can_pack(weight) and not (is_deterministic and dtype != torch.float32):
         return PackedWeight(onednn.pack(weight), out_size, in_size, dtype, "onednn")
     return PackedWeight(weight, out_size, in_size, dtype, "tiles" if is_deterministic else "plain")
@@ -33,8 +33,8 @@ def pack(*parts: Tensor, is_deterministic: bool = False) -> PackedWeight:
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x [tokens, in] contiguous -> [tokens, out], of x's dtype.
 
-    A row's result is the same to the last bit among any number of rows where the weight is packed by our own kernel
-    (but in bfloat16 with AMX), by oneDNN in float32, or to be deterministic.
+    A row's result is bit-identical among any number of rows if the weight is packed by our own kernel (except in
+    bfloat16 with AMX), by oneDNN in float32, or to be deterministic.
     Raises ValueError on a shape or dtype mismatch.
     """
     if x.shape[1] != weight.in_size or x.dtype != weight.dtype or not x.is_contiguous():

@@ -10,7 +10,7 @@
 
 namespace tiergate {
 
-// Runs of panels that a thread takes at once: few, so that weights flow on; several, so that threads end together.
+// Runs of panels per thread: few, so that weights stream without a break; several, so that threads end together.
 constexpr int64_t kRunsPerThread = 3;
 
 // weight [out_size, in_size] -> packed, outputs beyond out_size zero. in_size must be whole units.
@@ -32,8 +32,8 @@ void pack_weight(const typename Type::Element* weight, int64_t out_size, int64_t
     });
 }
 
-// Rows as the left side of products: where they lie, or converted, apart by a little more than their length, since
-// rows apart by a power of two would share the places in the nearest cache.
+// Rows as the left side of products: in place, or converted and a little further apart than their length, since rows a
+// power of two apart would share the places in the nearest cache.
 template <class Type>
 struct LeftRows {
     using Number = typename Type::Left;
@@ -64,8 +64,8 @@ struct Product {
     const Element* bias;
     Element* y;
     int64_t num_rows, out_size, in_size;
-    // A row's bits are to be the same among any number of rows. Tiles sum in another order than vectors do, so that
-    // bfloat16 takes tiles, where there are any, for every number of rows.
+    // A row's bits must be the same among any number of rows. Tiles sum in another order than vectors do, so bfloat16
+    // then uses tiles, where there are any, for every number of rows.
     bool is_deterministic;
 
     void run(int64_t num_threads) const {

@@ -1,7 +1,7 @@
 """The CPU path in C++: panels of outputs, each read once for all rows of a step.
 
-It beats oneDNN where a step has few rows, since it streams weights at the memory's speed and costs a microsecond a
-call; and it sums a row in the same order whatever the number of rows, in bfloat16 with AMX only where that is wanted.
+It beats oneDNN for steps with few rows, since it streams weights at memory speed and costs a microsecond per call. It
+also sums a row in the same order whatever the number of rows; in bfloat16 with AMX, only if that is requested.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def pack(parts: Sequence[Tensor]) -> Tensor:
-    """parts [out, in] each, one below the other -> [panels, units of 4 bytes, outputs of a panel] int32."""
+    """parts: [out, in] each, stacked by rows -> [panels, units of 4 bytes, outputs of a panel] int32."""
     native = library()
     assert native is not None
     panel = native.panel_size()

@@ -1,6 +1,6 @@
 """The CPU path: oneDNN's blocked products, through the operations that torch's inductor uses for frozen weights.
 
-At 8 rows and more they are 1.5 to 2.5 times as fast as torch's float32 product on AMD (whose MKL stops at AVX2), and
+With 8 rows or more they are 1.5 to 2.5 times as fast as torch's float32 product on AMD (where MKL stops at AVX2), and
 they sum a row in the same order whatever the number of rows; that makes a request's tokens independent of its batch.
 """
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 _OPERATIONS = ("_reorder_linear_weight", "_linear_pointwise")
 _SINGLE_ROW_LIMIT = 1024
-"""From this inner size on, oneDNN sums a single row in another order than many."""
+"""From this inner size on, oneDNN sums a single row in another order than several."""
 _CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 _MAX_CACHED_SHAPES = 64
-"""What is prepared for a number of rows is kept, by default for 1,024 shapes in either cache: hundreds of megabytes."""
+"""Preparations for a number of rows are cached, by default for 1,024 shapes in either cache: hundreds of megabytes."""
 
 
 def is_supported(dtype: torch.dtype) -> bool:
@@ -29,7 +29,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def pack(weight: Tensor) -> Tensor:
-    # Read at the first product, unless the operator has set them.
+    # Read at the first product. Values that the operator has set stay.
     for name in _CACHES:
         os.environ.setdefault(name, str(_MAX_CACHED_SHAPES))
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 32)

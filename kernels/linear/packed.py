@@ -1,4 +1,4 @@
-"""A weight in the layout of whoever multiplies with it."""
+"""A weight in the layout that its product needs."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """dtype: of the numbers, which `tensor` may hold in another guise. is_deterministic: as in `pack`."""
+    """dtype: of the numbers, which `tensor` may hold as another type. is_deterministic: as in `pack`."""
 
     tensor: Tensor = field(repr=False)
     out_size: int

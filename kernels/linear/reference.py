@@ -11,6 +11,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_by_tiles(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """In products of one shape: torch sums a row in one order among 16, and in another alone."""
+    """Multiplies in tiles of one shape, since torch sums a row among 16 in another order than a row alone."""
     padded = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % _TILE))
     return torch.cat([linear(tile, weight, bias) for tile in padded.split(_TILE)])[: len(x)]

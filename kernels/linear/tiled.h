@@ -1,5 +1,5 @@
-// Products of bfloat16 by AMX's tiles, on the panels that the other kernels read: 16 units of 16 outputs of a panel are
-// a tile, whose rows lie a panel's width apart.
+// Products of bfloat16 by AMX's tiles, on the same panels that the other kernels read: a tile is 16 units of 16 outputs
+// of a panel, and its rows are a panel's width apart.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace tiergate {
 
-// Rows from which tiles pay. A prototype took the same time for 1 to 8 rows, until the weights had come from memory;
-// by AVX-512 each row of them costs a quarter of that.
+// The number of rows from which tiles pay. A prototype took the same time for 1 to 8 rows, that of reading the weights
+// from memory; by AVX-512 each row costs a quarter of that.
 constexpr int64_t kMinTiledRows = 4;
-// 128 KiB of half a panel stay near the core while rows pass by.
+// A slice's 128 KiB of half a panel stay near the core while rows pass by.
 constexpr int64_t kUnitsPerTiledSlice = 1024;
 
-// Some rows of x; from its making to its end this thread's tiles are configured.
+// Some rows of x. `multiply` configures this thread's tiles for them, and the destructor releases the tiles.
 //
 // tiles 0 1   sums of 16 rows and 2 x 16 outputs     4   16 rows, 16 units
 //       2 3   of the next 16 rows                    5   the next
@@ -64,7 +64,7 @@ private:
         std::fill(std::copy_n(from, count, to), to + size, 0);
     }
 
-    // Tiles for that many rows and that many below them.
+    // Configures tiles for `above` rows and `below` rows below them.
     void shape(int64_t above, int64_t below) {
         if (above == above_ && below == below_) return;
         above_ = above;

@@ -1,6 +1,6 @@
 """Low-rank adapters of a mixed batch: each token gets the delta of its own adapter, or none.
 
-`plan_lora` says which tokens meet which pages, once a step; `LoraPages` holds a projection's part of all pages.
+`plan_lora` says which tokens meet which pages, once per step; `LoraPages` holds a projection's part of all pages.
 """
 
 from torch import Tensor
@@ -17,9 +17,9 @@ __all__ = ["MAX_RUN", "PAGE_RANKS", "LoraPages", "LoraPlan", "LoraTables", "add_
 def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan | LoraTables) -> None:
     """y += (x a^T) b of each token's adapter, in place; tokens without one stay as they are.
 
-    y [tokens, out], x [tokens, in], contiguous, of the pages' dtype; what the products make of a token depends on its x
-    and its adapter alone, to the last bit. A GPU's kernels take tables of the plan. Raises ValueError on a mismatch;
-    the numbers in the plan are not checked.
+    y [tokens, out], x [tokens, in], contiguous, of the pages' dtype. A token's delta depends on its x and its adapter
+    alone, to the last bit. A GPU's kernels take the plan as tables. Raises ValueError on a mismatch; the numbers in the
+    plan are not checked.
     """
     in_size, out_size = pages.a.shape[3], pages.b.shape[2]
     if (

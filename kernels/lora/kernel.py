@@ -12,7 +12,7 @@ from kernels.lora.tables import GPU_RUN, LoraTables
 
 _MAX_CHUNKS, _K_TILE, _N_TILE = 8, 128, 128
 _SHRINKS_EACH, _EXPANDS_EACH = 4, 4
-"""Blocks of the kernels that a multiprocessor runs at a time."""
+"""Blocks of each kernel that a multiprocessor runs at a time."""
 
 
 @triton.jit
@@ -21,8 +21,8 @@ def _shrink(
     SLICES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, K_TILE: tl.constexpr, TOKENS: tl.constexpr,
     RANKS: tl.constexpr,
 ):  # fmt: skip
-    """shrunk [chunks of K, most_rows, SLICES, width] fp32: what a run's tokens make of each chunk, page after page.
-    The columns of a product are all slices' ranks of one page, so that they share one reading of x."""
+    """shrunk [chunks of K, most_rows, SLICES, width] fp32: the products of a run's tokens for each chunk of K, page
+    after page. The columns of a product are all slices' ranks of one page, so that they share one read of x."""
     chunks = tl.cdiv(K, CHUNK)
     for work in range(tl.program_id(0), tl.load(counts) * chunks, tl.num_programs(0)):
         item, chunk = items + work // chunks * 4, work % chunks
@@ -50,7 +50,7 @@ def _expand(
     shrunk, b, ranks, rows, pages, items, counts, y, stride_y, most_rows, width, N, second, third,
     SLICES: tl.constexpr, CHUNKS: tl.constexpr, N_TILE: tl.constexpr, TOKENS: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
-    """second, third: the first outputs of the second and third slice, N where there is none. A tile is of one slice."""
+    """second, third: the first outputs of the second and third slice, N if there is none. A tile lies in one slice."""
     tiles_1 = tl.cdiv(second, N_TILE)
     tiles_2 = tiles_1 + tl.cdiv(third - second, N_TILE)
     tiles = tiles_2 + tl.cdiv(N - third, N_TILE)
@@ -69,7 +69,7 @@ def _expand(
             page = tl.load(pages + first_page + place).to(tl.int64)
             is_rank = row < tl.load(ranks + page * SLICES + part)
             left = tl.zeros([TOKENS, RANKS], tl.float32)
-            # In this order, whatever program computed which.
+            # Summed in this order, whichever program computed which chunk.
             for chunk in tl.static_range(CHUNKS):
                 of_row = ((chunk * most_rows + first + at).to(tl.int64) * SLICES + part)[:, None] * width
                 of_rank = shrunk + of_row + (place * RANKS + row)[None, :]

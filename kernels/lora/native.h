@@ -24,7 +24,7 @@ struct ExpandItem {
     int32_t first_page, num_pages, first, num_rows;
 };
 
-// A LoraPlan; no items where no token has an adapter.
+// A LoraPlan; no items if no token has an adapter.
 struct LoraWork {
     const int32_t *rows, *pages;
     const ShrinkItem* shrink;
@@ -102,14 +102,14 @@ private:
             }
     }
 
-    // Rows' products with `num_ranks` rows of a: to[r], the next row's a row of shrunk numbers further.
+    // R rows' products with `num_ranks` rows of a, written to `to`; the next row's are a row of shrunk numbers further.
     template <int64_t R>
     void multiply(int64_t at, const Element* a, int64_t num_ranks, float* to) const {
         constexpr int64_t kUnits = 16 * Type::kPerUnit;
         const Element* rows[R];
         const Element* columns[kRanksAtOnce];
         for (int64_t r = 0; r < R; ++r) rows[r] = x + work.rows[at + r] * in_size;
-        // Those beyond the last are the last again, and what comes of them is left.
+        // Columns beyond the last repeat it, and their sums are ignored.
         for (int64_t i = 0; i < kRanksAtOnce; ++i) columns[i] = a + std::min(i, num_ranks - 1) * in_size;
         Lanes sums[R][kRanksAtOnce];
         for (int64_t r = 0; r < R; ++r)
@@ -167,7 +167,7 @@ private:
         }
     }
 
-    // sums[row][column] += the products of N ranks, one after the other; where it is_first, they begin at zero.
+    // sums[row][column] += the products of N ranks, one after the other; if is_first, the sums begin at zero.
     template <int64_t N>
     void add_ranks(const float* left, const Element* b, float* sums, int64_t num_rows, int64_t size,
                    bool is_first) const {

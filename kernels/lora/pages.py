@@ -1,4 +1,4 @@
-"""Where adapters lie: pages of 16 rank columns, numbered alike in all projections of all layers."""
+"""The memory of adapters: pages of 16 rank columns, numbered alike in all projections of all layers."""
 
 import ctypes
 import math
@@ -14,12 +14,13 @@ from kernels.lora.plan import PAGE_RANKS
 
 @dataclass(frozen=True, slots=True)
 class LoraPages:
-    """One projection's part of all pages; `slices` are what is fused in it, in order: (q, k, v), (gate, up), or one.
+    """One projection's part of all pages. Its slices are the projections fused in it, in order: (q, k, v), (gate, up),
+    or one.
 
-    An adapter of rank r has ceil(r / 16) pages, the same ones everywhere, anywhere. Rank column i of page p is, for
-    slice s, the row a[p, s, i] and the part of the row b[p, i] that belongs to the slice's outputs; the scaling is
-    multiplied into b. Only i < ranks[p, s] count: what is beyond was never written, may be NaN and must not be read, or
-    be masked at once. ranks is 0 where the adapter leaves a slice alone.
+    An adapter of rank r has ceil(r / 16) pages, at any places, the same in every projection. Rank column i of page p
+    is, for slice s, the row a[p, s, i] and the part of the row b[p, i] that belongs to the slice's outputs; the scaling
+    is multiplied into b. Only columns i < ranks[p, s] count: those beyond were never written and may be NaN, so they
+    must not be read, or must be masked at once. ranks is 0 where the adapter leaves a slice alone.
 
     a [pages, slices, 16, in]; b [pages, 16, out]; ranks [pages, slices] int32; all contiguous, on one device.
     offsets [slices + 1]: slice s has the outputs offsets[s] .. offsets[s + 1] - 1.
@@ -45,11 +46,11 @@ class LoraPages:
         self.ranks[page, part] = len(a)
 
     def clear(self, page: int) -> None:
-        """Nothing of the page counts any more."""
+        """Empty the page: none of its columns counts any more."""
         self.ranks[page] = 0
 
     def release(self, page: int) -> None:
-        """Clear it, and give a CPU's memory back to the system: the page is as if it had never been written."""
+        """Clear the page, and on a CPU give its memory back to the system, as if it had never been written."""
         self.clear(page)
         if self.a.device.type == "cpu" and hasattr(mmap, "MADV_DONTNEED"):
             for tensor in (self.a[page], self.b[page]):
@@ -59,7 +60,7 @@ class LoraPages:
 def empty_pages(
     num_pages: int, *, in_size: int, slice_sizes: Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
 ) -> LoraPages:
-    """Room for so many pages; on a CPU the system gives memory only to what is written."""
+    """Room for num_pages pages; on a CPU the system gives memory only to what is written."""
     offsets = [0]
     for size in slice_sizes:
         offsets.append(offsets[-1] + size)
@@ -72,7 +73,7 @@ def empty_pages(
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str | torch.device) -> Tensor:
-    """On a CPU it begins where one of the system's pages does, so that most rows consist of whole ones."""
+    """On a CPU the tensor begins at a boundary of the system's pages, so that most rows consist of whole ones."""
     if torch.device(device).type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -80,7 +81,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str | torch.devic
 
 
 def _give_back(begin: int, end: int) -> None:
-    """What of the system's pages lies between the addresses as a whole."""
+    """Give back the system's pages that lie entirely between the addresses."""
     begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if begin < end:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""Which tokens of a step meet which adapter pages: the work list, made once a step for all layers and projections."""
+"""Which tokens of a step meet which adapter pages: the work list, made once per step for all layers and projections."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ PAGE_RANKS = 16
 
 
 MAX_RUN = 48
-"""The most tokens of an item that the CPU's kernels like: several items of a long prompt for each thread."""
+"""The most tokens of an item that suit the CPU's kernels: a long prompt then has several items for each thread."""
 
 
 class Shrink(NamedTuple):
     """A shrink item's columns: tokens rows[first : first + num_rows] times one page, into columns of the shrunk rows
-    that begin at place * PAGE_RANKS. place: which of its adapter's pages it is."""
+    that begin at place * PAGE_RANKS. place: the page's index among its adapter's pages."""
 
     page: int
     first: int
@@ -39,7 +39,7 @@ class Expand(NamedTuple):
 class LoraPlan:
     """All int32, contiguous, on the CPU. Nothing here depends on a layer or projection: a kernel walks the items times
     the slices of its projection (q, k and v of a fused one), times chunks of the input (shrink) or tiles of the output
-    (expand) as it likes, and what a projection's pages hold (`LoraPages.ranks`) says how many columns there are.
+    (expand) as it likes, and a projection's `LoraPages.ranks` says how many columns there are.
 
     rows [n]: the tokens that have an adapter, each once. A run of them shares one adapter and is ascending.
     pages [p]: the pages of the adapters in use, those of an adapter next to each other and in its order.
@@ -60,9 +60,9 @@ class LoraPlan:
 def plan_lora(
     chunk_slots: Sequence[int], chunk_lens: Sequence[int], slot_pages: Sequence[Sequence[int]], *, max_run: int
 ) -> LoraPlan | None:
-    """None when no token has an adapter, or one without pages.
+    """None if no token has an adapter, or none with pages.
 
-    chunk_slots, chunk_lens: the step's tokens are chunks of so many, each with one adapter's slot, or -1 for none.
+    chunk_slots, chunk_lens: the adapter slot of each of the step's chunks, or -1 for none, and its number of tokens.
     slot_pages: the pages of the adapter in each slot. max_run: the most tokens of an item.
     """
     tokens_of: dict[int, list[int]] = {}

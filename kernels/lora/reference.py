@@ -11,7 +11,7 @@ from kernels.lora.plan import PAGE_RANKS, Expand, LoraPlan, Shrink
 def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan) -> None:
     """y += (x a^T) b of each token's adapter, in place; tokens without one stay as they are.
 
-    y [tokens, out]; x [tokens, in]. Of the numbers between the halves only those are touched that plan and ranks name.
+    y [tokens, out]; x [tokens, in]. Touches only those numbers between the halves that plan and ranks name.
     """
     shape = (len(plan.rows), pages.num_slices, plan.num_places * PAGE_RANKS)
     shrunk = torch.full(shape, torch.nan, device=x.device)

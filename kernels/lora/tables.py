@@ -8,16 +8,16 @@ from torch import Tensor
 from kernels.lora.plan import LoraPlan
 
 GPU_RUN = 16
-"""The most tokens of an item that the GPU's kernels take: the fewest rows that tensor cores multiply."""
+"""The most tokens of an item on a GPU: the fewest rows that tensor cores multiply."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraTables:
     """The tensors of a `LoraPlan` made with max_run GPU_RUN, on the GPU; counts [2] int32: its shrink and expand items.
 
-    Tables may be longer than what counts: a graph walks what `counts` says when it is replayed. most_rows, most_places:
-    bounds of the plan's rows and num_places, for the room between the halves. plan: the same on the CPU, for torch's
-    path; None where a graph is captured.
+    Tables may be longer than needed: a replayed graph walks as many items as `counts` says. most_rows, most_places:
+    upper bounds of the plan's rows and num_places, for the room between the halves. plan: the same on the CPU, for
+    torch's path; None if a graph is captured.
     """
 
     rows: Tensor

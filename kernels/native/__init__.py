@@ -1,7 +1,7 @@
 """The CPU's own kernels, in C++: each operation's `native.h`, compiled to one library at first use.
 
 They need an x86-64 processor with AVX2, better with AVX-512 and its bfloat16 instructions or with AMX, and a compiler.
-Where one is missing the torch paths compute the same, slower.
+If either is missing, the torch paths compute the same, more slowly.
 """
 
 import ctypes
@@ -48,13 +48,13 @@ _Struct = TypeVar("_Struct", bound=type[ctypes.Structure])
 _structs: dict[str, type[ctypes.Structure]] = {}
 _num_threads: int | None = None
 _max_threads: int | None = None
-"""None until they are set: as many as torch may use."""
+"""None until set: as many threads as torch may use."""
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float}
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """None where this machine cannot have it; the reason is logged once. Raises WrongInstructions."""
+    """None if this machine cannot have the library; the reason is logged once. Raises WrongInstructions."""
     try:
         path, isa = build()
         loaded = ctypes.CDLL(str(path))
@@ -72,7 +72,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def mirrors(name: str) -> Callable[[_Struct], _Struct]:
-    """A struct of the library, field for field: what its compiler made of it is compared when both are loaded."""
+    """Registers a copy of a library struct, field for field; the two layouts are compared once both are loaded."""
 
     def register(struct: _Struct) -> _Struct:
         _structs[name] = struct
@@ -113,11 +113,11 @@ def address(tensor: Tensor | None) -> int | None:
 
 
 def set_num_threads(count: int, dtype: torch.dtype, *, most: int | None = None, is_deterministic: bool = False) -> None:
-    """How many threads operations on that dtype share; `most` where one takes milliseconds, if that is more.
+    """Set how many threads share an operation on that dtype: `count`, or `most`, if more, for one of milliseconds.
 
     Where the library runs, torch keeps to one thread: only small operations are left to it, and between them OpenMP's
-    idle threads would spin on the cores that the library's own threads need. Torch also keeps to one thread where
-    results must not depend on how it divides work, which it does by the size of a batch.
+    idle threads would spin on the cores that the library's own threads need. Torch also keeps to one thread if results
+    must not depend on how it divides work, which it does by the size of a batch.
     """
     global _num_threads, _max_threads
     _num_threads, _max_threads = count, max(count, most or count)

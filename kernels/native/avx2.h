@@ -1,4 +1,4 @@
-// Two registers of AVX2 as the 16 lanes. bfloat16 is widened as it is read, and products are float32's.
+// Two AVX2 registers as the 16 lanes. bfloat16 is widened as it is read, and products are in float32.
 #pragma once
 
 #include <immintrin.h>
@@ -21,7 +21,7 @@ struct Mask {
 };
 
 #ifdef TIERGATE_EMULATED_TILES
-// Panels as processors with tiles have them.
+// The panels of processors with tiles.
 constexpr int64_t kPanel = 64;
 #else
 constexpr int64_t kPanel = 32;
@@ -56,7 +56,7 @@ inline Lanes nearest(Lanes x) {
     return {_mm256_round_ps(x.low, kMode), _mm256_round_ps(x.high, kMode)};
 }
 
-// x 2^whole, in two factors, since one alone reaches neither the smallest nor beyond the largest numbers.
+// x 2^whole, in two factors, since one alone can neither reach the smallest numbers nor exceed the largest.
 inline __m256 scale(__m256 x, __m256 whole) {
     whole = _mm256_max_ps(_mm256_min_ps(whole, _mm256_set1_ps(252.f)), _mm256_set1_ps(-252.f));
     const __m256i exponent = _mm256_cvtps_epi32(whole), first = _mm256_srai_epi32(exponent, 1);
@@ -93,7 +93,7 @@ inline Lanes select(Mask mask, Lanes chosen, Lanes other) {
     return {_mm256_blendv_ps(other.low, chosen.low, mask.low), _mm256_blendv_ps(other.high, chosen.high, mask.high)};
 }
 
-// 16 numbers from memory that holds but `count` of them; the others are zero.
+// 16 numbers from memory that holds only `count` of them; the others are zero.
 template <class T>
 struct Sixteen {
     alignas(32) T values[16] = {};
@@ -191,7 +191,7 @@ private:
         if (!row) return {_mm256_setzero_si256(), _mm256_setzero_si256()};
         return count >= 16 ? halves(row + column) : halves(Sixteen(row + column, count).values);
     }
-    // To the nearest, of two equally near the even one; NaN stays NaN. The result is in the upper halves.
+    // Rounds to nearest, ties to even; NaN stays NaN. The result is in the upper halves.
     static __m256i rounded(__m256 value) {
         const __m256i bits = _mm256_castps_si256(value), one = _mm256_set1_epi32(1);
         const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
@@ -201,7 +201,7 @@ private:
     }
 };
 
-// In four quarters of 8 x 8.
+// Works in four quarters of 8 x 8.
 inline void transpose(const uint32_t* const* rows, int64_t num_columns, uint32_t* to, int64_t stride) {
     for (int64_t column = 0; column < std::min<int64_t>(num_columns, 16); column += 8) {
         const int64_t count = std::min<int64_t>(num_columns - column, 8);
@@ -233,13 +233,13 @@ inline void transpose(const uint32_t* const* rows, int64_t num_columns, uint32_t
     }
 }
 
-// As many rows at once as registers hold: 6 x 2 registers of sums; few rows are taken in twice the width, so that more
-// sums are under way at once.
+// As many rows at once as registers hold: 6 x 2 registers of sums. One or two rows are taken in twice the width, so
+// that more sums are in flight.
 constexpr int kMaxRows = 6, kMaxWideRows = 2;
 
 #define INLINE __attribute__((always_inline))
 
-// work(0) .. work(N - 1), written out: sums whose indices are known from the start are kept in registers.
+// work(0) .. work(N - 1), unrolled: sums whose indices are known at compile time are kept in registers.
 template <int... I>
 [[gnu::always_inline]] inline void repeat(const auto& work, std::integer_sequence<int, I...>) {
     (work(std::integral_constant<int, I>()), ...);
@@ -249,13 +249,13 @@ template <int N>
     repeat(work, std::make_integer_sequence<int, N>());
 }
 
-// In place: compilers that choose another register for the sum run out of them.
+// In place: compilers that choose another register for the sum run out of registers.
 [[gnu::always_inline]] inline void add_product(__m256& sum, __m256 a, __m256 b) {
     asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
 }
 
-// out's rows [R, 16 G] floats = a b, or += where `adds`. b's rows are 16 G of 16 V units. Meanwhile one cache line in V
-// from `ahead` on is fetched for later.
+// out's rows [R, 16 G] floats = a b, or += if `adds`. b's rows are 16 G of 16 V units. Meanwhile, one of every V cache
+// lines from `ahead` on is fetched for later.
 template <class Type, int R, int G, int V>
 [[gnu::noinline]] void multiply(const float* a, int64_t a_stride, const uint32_t* b, int64_t num_units, const uint32_t* ahead,
                                 float* out, int64_t out_stride, bool adds) {
@@ -281,12 +281,12 @@ template <class Type, int R, int G, int V>
 
 #undef INLINE
 
-// out's rows [num_rows, 16 * V] floats = a b, or += where `adds`; a's rows are apart by a_stride of its numbers.
-// `ahead`: what will be b next, or null; it is as large as b and on its way from memory while the processor multiplies.
+// out's rows [num_rows, 16 * V] floats = a b, or += if `adds`; a's rows are a_stride of its numbers apart.
+// `ahead`: the next b, or null; it is as large as b, and fetched from memory while the processor multiplies.
 template <class Type, int V>
 void multiply_rows(const float* a, int64_t a_stride, const uint32_t* b, int64_t num_units, float* out,
                    int64_t out_stride, int64_t num_rows, bool adds, const uint32_t* ahead = nullptr) {
-    // One or two rows follow b as fast as memory gives it.
+    // One or two rows follow b as fast as memory delivers it, so nothing is fetched ahead.
     int line = ahead && num_rows > kMaxWideRows ? 0 : V;
     auto tile = [&]<int R, int G>(int64_t first, int v) {
         const uint32_t* next = line < V ? ahead + 16 * line++ : b;

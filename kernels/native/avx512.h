@@ -1,4 +1,4 @@
-// Lanes of AVX-512, with its products of bfloat16.
+// AVX-512 lanes, with its products of bfloat16.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@ using Mask = __mmask16;
 
 // A weight's panel is as wide as the sums of a row that registers hold.
 constexpr int64_t kPanel = 64;
-// A panel's slice of so many units (64 KiB) stays near the core while rows pass by; and sums of sums err less.
+// A panel's slice of this many units (64 KiB) stays near the core while rows pass by; and sums of sums err less.
 constexpr int64_t kUnitsPerSlice = 256;
 constexpr int64_t kRowsPerBlock = 192;
 // Adapters: rank columns taken at once, rows that shrink and rows that expand with them.
@@ -114,7 +114,7 @@ inline void transpose(const uint32_t* const* rows, int64_t num_columns, uint32_t
 }
 
 // sums[r][v] += a's row r times b's columns 16 v and on, over `num_units` units. b's rows are 16 * V units, dense.
-// Meanwhile `kAhead` of each 4 cache lines from `ahead` on are fetched for later.
+// Meanwhile, `kAhead` of every 4 cache lines from `ahead` on are fetched for later.
 template <class Type, int R, int V, int kAhead>
 [[gnu::always_inline]] inline void multiply(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t num_units,
                                             const uint32_t* ahead, Lanes (&sums)[R][V]) {
@@ -136,8 +136,8 @@ template <class Type, int R, int V, int kAhead>
 // As many rows at once as registers hold: 6 x 4 sums, 4 right sides, one left side.
 constexpr int kMaxRows = 6;
 
-// out's rows [num_rows, 16 * V] floats = a b, or += where `adds`; a's rows are apart by a_stride of its numbers.
-// `ahead`: what will be b next, or null; it is as large as b and on its way from memory while the processor multiplies.
+// out's rows [num_rows, 16 * V] floats = a b, or += if `adds`; a's rows are a_stride of its numbers apart.
+// `ahead`: the next b, or null; it is as large as b, and fetched from memory while the processor multiplies.
 template <class Type, int V>
 void multiply_rows(const typename Type::Left* left, int64_t a_stride, const uint32_t* b, int64_t num_units, float* out,
                    int64_t out_stride, int64_t num_rows, bool adds, const uint32_t* ahead = nullptr) {
@@ -170,7 +170,7 @@ void multiply_rows(const typename Type::Left* left, int64_t a_stride, const uint
     for (int64_t i = 0, first = 0; i < num_tiles; ++i) {
         const int64_t height = num_rows / num_tiles + (i < num_rows % num_tiles);
         const uint32_t* lines = ahead + i * lines_each * 16;
-        // One tile alone follows b as fast as memory gives it.
+        // A single tile follows b as fast as memory delivers it.
         if (!ahead || num_tiles == 1 || i * lines_each >= 4) tile_of.template operator()<0>(height, first, nullptr);
         else if (lines_each == 2) tile_of.template operator()<2>(height, first, lines);
         else tile_of.template operator()<1>(height, first, lines);

@@ -1,4 +1,4 @@
-"""Compiling the library, once for each version of its sources, into the user's cache.
+"""Compiles the library into the user's cache, once for each version of its sources.
 
 python -m kernels.native.build
 """
@@ -32,7 +32,7 @@ class BuildError(Exception):
 
 
 class CompilationError(BuildError):
-    """The compiler ran and made nothing."""
+    """The compiler ran and failed."""
 
 
 class Built(NamedTuple):
@@ -44,7 +44,7 @@ class Built(NamedTuple):
 
 def build() -> Built:
     """The library for the best instructions that the processor has, the system permits and the compiler knows; compiles
-    unless that was done before. Raises BuildError, OSError and WrongInstructions.
+    it unless that was done before. Raises BuildError, OSError and WrongInstructions.
     """
     try:
         return build_first(instruction_sets())
@@ -53,7 +53,7 @@ def build() -> Built:
 
 
 def build_first(candidates: Sequence[str]) -> Built:
-    """For the first of these that the compiler knows; tells why for those before it. Raises BuildError and OSError."""
+    """Builds the first candidate that the compiler knows; logs why others failed. Raises BuildError and OSError."""
     for isa in candidates[:-1]:
         try:
             return Built(_build(isa), isa)
@@ -69,7 +69,7 @@ def _build(isa: str) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             draft = Path(folder) / target.name
             _compile(draft, isa)
-            # Whole or not at all, whoever else compiles at the same time.
+            # Whole or not at all, even if another process compiles at the same time.
             draft.replace(target)
     return target
 
@@ -93,7 +93,7 @@ def _compile(target: Path, isa: str) -> None:
 
 
 def _version(isa: str) -> str:
-    """Names the sources and flags; any change compiles anew."""
+    """Identifies the sources and flags; any change leads to a new compilation."""
     digest = hashlib.sha256(repr((_FLAGS, flags(isa), os.environ.get("CXX"))).encode())
     patterns = ("*/*.h", "native/*.cpp", "native/*.map")
     for path in sorted(path for pattern in patterns for path in _KERNELS.glob(pattern)):

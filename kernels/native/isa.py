@@ -13,7 +13,7 @@ log = logging.getLogger("tiergate.kernels")
 
 ISA_VARIABLE = "TIERGATE_KERNELS_ISA"
 EMULATED = "emulated-amx"
-"""For tests without AMX: the kernels for AMX with its tiles in plain C++, slow; never chosen by itself."""
+"""For tests without AMX: the kernels for AMX with its tiles in plain C++; slow, and never chosen automatically."""
 
 _SYS_ARCH_PRCTL = 158
 _ARCH_GET_XCOMP_SUPP, _ARCH_REQ_XCOMP_PERM = 0x1021, 0x1023
@@ -21,7 +21,7 @@ _XFEATURE_XTILECFG, _XFEATURE_XTILEDATA = 17, 18
 
 
 class Target(NamedTuple):
-    """features: what torch calls them; flags: the compiler's."""
+    """features: by torch's names; flags: the compiler's."""
 
     features: tuple[str, ...]
     flags: tuple[str, ...]
@@ -34,7 +34,7 @@ _AVX512 = Target(
 )
 _AMX = Target((*_AVX512.features, "amx_tile", "amx_bf16"), (*_AVX512.flags, "-mamx-tile", "-mamx-bf16"))
 TARGETS = {"amx": _AMX, "avx512": _AVX512, "avx2": _AVX2}
-"""Sets of instructions that there are kernels for, best first."""
+"""Instruction sets that there are kernels for, best first."""
 _EMULATED_TARGET = Target(_AVX2.features, (*_AVX2.flags, "-DTIERGATE_EMULATED_TILES"))
 
 
@@ -47,11 +47,11 @@ class TilesRefused(Exception):
 
 
 class WrongInstructions(ValueError):
-    """The operator's choice cannot be had: one line naming the variable."""
+    """The operator's choice is not available: one line naming the variable."""
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Those that may be used here, best first, or the one that TIERGATE_KERNELS_ISA names.
+    """Instruction sets that may be used here, best first, or the one that TIERGATE_KERNELS_ISA names.
 
     Raises NoKernels and WrongInstructions.
     """
@@ -87,14 +87,14 @@ def choose(
 
 
 def flags(isa: str) -> tuple[str, ...]:
-    """The compiler's for one of these."""
+    """The compiler's flags for an instruction set."""
     return (_EMULATED_TARGET if isa == EMULATED else TARGETS[isa]).flags
 
 
 def request_tiles() -> None:
-    """Asks Linux for the state of AMX's tiles, which a process has only on request, for all its threads.
+    """Asks Linux for the state of AMX's tiles, which a process gets only on request, for all its threads.
 
-    What the system answers includes whether it has enabled the state in XCR0, which XGETBV would tell.
+    The system's answer includes whether it has enabled the state in XCR0, which XGETBV would tell.
     Raises TilesRefused.
     """
     try:

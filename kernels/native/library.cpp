@@ -1,5 +1,5 @@
-// What Python calls: one function an operation, in C's calling convention, mostly for float32 or bfloat16. Each tells
-// whether it found the memory that it needs; if not, its results are undefined.
+// The functions that Python calls: one per operation, with C's calling convention, mostly for float32 or bfloat16. Each
+// returns whether it found the memory that it needs; if not, its results are undefined.
 #include "../decoder_layers/native.h"
 #include "../sampling/native.h"
 
@@ -99,13 +99,13 @@ static const std::vector<Layout>& layouts() {
     return all;
 }
 
-// What Python calls by name is all that the library shows.
+// The library exports only the functions that Python calls by name.
 #pragma GCC visibility push(default)
 extern "C" {
 
 int64_t panel_size() { return kPanel; }
 
-// The size of a struct and where its fields begin, in order; 0 where the struct or one of so many numbers is missing.
+// Writes the size of a struct and where its fields begin, in order. Returns 0 if no such struct has `count` numbers.
 int64_t layout(const char* name, int64_t* numbers, int64_t count) {
     for (const Layout& each : layouts()) {
         if (std::string_view(each.name) != name || int64_t(each.numbers.size()) != count) continue;

@@ -1,6 +1,6 @@
-// Threads that share an operation's chunks. Chunks are claimed one at a time, so that a thread which the system holds
-// up delays one chunk and not a fixed share of the work, as OpenMP's would; on machines where an HTTP server runs on
-// the same cores that is the rule and not the exception.
+// Threads that share an operation's chunks. Chunks are claimed one at a time, so that a thread that the system holds up
+// delays one chunk and not a fixed share of the work, as OpenMP's would. On machines where an HTTP server runs on the
+// same cores, such delays are the rule and not the exception.
 #pragma once
 
 #include <immintrin.h>
@@ -24,8 +24,8 @@ public:
         return *pool;
     }
 
-    // work(i) for i in 0 .. num_chunks - 1, by up to `num_threads` threads, the caller among them. Where work throws,
-    // there was no memory: the other chunks are worked on all the same, and then std::bad_alloc is thrown.
+    // Runs work(i) for i in 0 .. num_chunks - 1 on up to `num_threads` threads, including the caller. If work throws,
+    // there was no memory: the other chunks are worked on nevertheless, and then std::bad_alloc is thrown.
     template <class Work>
     void run(int64_t num_threads, int64_t num_chunks, const Work& work) {
         std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
@@ -36,7 +36,7 @@ public:
         }
         start_threads(num_threads - 1);
         const uint32_t round = round_.load() + 1;
-        // First of all: from here on no claim of the last round succeeds, whatever else it has read of this one.
+        // Must come first: from here on no claim of the last round succeeds, whatever it has read of this one.
         next_.store(uint64_t(round) << 32 | kNoChunk);
         call_.store([](const void* context, int64_t i) { (*static_cast<const Work*>(context))(i); });
         context_.store(&work);
@@ -63,7 +63,7 @@ private:
         try {
             while (int64_t(threads_.size()) < count) start_thread();
         } catch (const std::system_error&) {
-            // The system gives no more: those that there are do the work.
+            // The system gives no more threads: the existing ones do the work.
         }
     }
 
@@ -81,8 +81,8 @@ private:
         threads_.back().detach();
     }
 
-    // A claim names its round: who comes late finds the round over and touches nothing of the next one. What it claims
-    // belongs to what it read before, since `run` ends the old round before it writes any of the new one.
+    // A claim names its round: a late thread finds the round over and touches nothing of the next one. A claimed chunk
+    // belongs to the call that was read before, since `run` ends the old round before it writes any of the new one.
     void claim(uint32_t round) {
         const Call call = call_.load();
         const void* context = context_.load();

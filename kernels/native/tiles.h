@@ -1,8 +1,8 @@
 // AMX's tiles: 8 of at most 16 rows of 64 bytes, and the product of bfloat16 pairs. A thread configures its tiles before
-// it uses them and releases them after, so that the system need not save 8 KiB each time that it takes the core away.
+// it uses them and releases them afterwards, so that the system need not save 8 KiB at every context switch.
 //
-// Two builds have them: one for processors with AMX, and one with TIERGATE_EMULATED_TILES for tests on any other, in
-// which they are plain C++ with the architecture's semantics, and what would be a fault there ends the process.
+// Two builds have tiles: one for processors with AMX, and one with TIERGATE_EMULATED_TILES for tests on any other. In
+// the latter, tiles are plain C++ with the architecture's semantics, and a use that would fault there ends the process.
 #pragma once
 
 #include <immintrin.h>
@@ -22,7 +22,7 @@ namespace tiergate {
 constexpr int kTiles = 8;
 constexpr int64_t kTileRows = 16, kTileBytes = 64;
 
-// What LDTILECFG reads. A tile of no rows must have no bytes.
+// The operand of LDTILECFG. A tile of no rows must have no bytes.
 struct alignas(64) TileShapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
@@ -32,7 +32,7 @@ static_assert(sizeof(TileShapes) == 64);
 
 #ifdef TIERGATE_EMULATED_TILES
 
-// As Intel's Software Developer's Manual, volume 2, has it for palette 1.
+// As Intel's Software Developer's Manual, volume 2, defines tiles for palette 1.
 class EmulatedTiles {
 public:
     static EmulatedTiles& of_this_thread() {
@@ -73,8 +73,8 @@ public:
             std::memcpy(static_cast<char*>(to) + row * stride, tiles_[tile][row], shapes_.row_bytes[tile]);
     }
 
-    // TDPBF16PS. The even and the odd numbers of a row have a sum each, from zero, in their order; both are added, and
-    // then to the tile.
+    // TDPBF16PS. The even and the odd numbers of a row are summed separately, from zero and in their order; the two
+    // sums are added, and then added to the tile.
     [[gnu::noinline]] void multiply_add(int sums, int left, int right) {
         for (int tile : {sums, left, right}) require_shape(tile);
         require(sums != left && sums != right && left != right, "one tile twice");
@@ -82,7 +82,7 @@ public:
         require(shapes_.row_bytes[sums] == shapes_.row_bytes[right], "columns of the sums and the right side");
         require(shapes_.row_bytes[left] == 4 * shapes_.rows[right], "units of the left and the right side");
         require(shapes_.row_bytes[sums] % 4 == 0, "whole numbers");
-        // The processor rounds to the nearest even and takes and gives zero for denormal numbers, whatever MXCSR says.
+        // The processor rounds to nearest even and treats denormal inputs and results as zero, whatever MXCSR says.
         const RoundingMode mode(0x9fc0);
         for (int64_t row = 0; row < shapes_.rows[sums]; ++row) {
             float pairs[2][kTileBytes / 4] = {};
@@ -157,7 +157,7 @@ void multiply_tiles() {
 #elif defined(TIERGATE_TILES)
 
 // Not the compiler's intrinsics: GCC's (12 at least) do not say that a load of a tile reads memory, nor that a
-// configuration is more than 8 bytes, so that stores before them may be left out or come after.
+// configuration is more than 8 bytes, so stores before them may be dropped or moved behind them.
 inline void configure_tiles(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
 inline void release_tiles() { asm volatile("tilerelease" ::: "memory"); }
 template <int kTile>

@@ -1,11 +1,11 @@
 // The number formats that kernels compute in, as 16 lanes of the processor's vectors, and what they share.
 //
 // Matrix products work on units of 4 bytes: one float, or two neighbouring bfloat16. A unit of the left side is
-// broadcast and multiplied with 16 units of the right side; so one kernel serves both formats. `Left` is what the left
-// side's numbers are kept as. Sums run over the units in their order, for every row alike: a row's bits do not depend on
-// how many rows there are. AMX's tiles (linear/tiled.h) sum in another order.
+// broadcast and multiplied with 16 units of the right side, so one kernel serves both formats. `Left` is the type that
+// the left side's numbers are kept in. Sums run over the units in their order, for every row alike: a row's bits do not
+// depend on how many rows there are. AMX's tiles (linear/tiled.h) sum in another order.
 //
-// Each set of instructions has a header with the same names: types Lanes (16 floats), Units (16 units) and Mask;
+// Each instruction set has a header with the same names: types Lanes (16 floats), Units (16 units) and Mask;
 // arithmetic; Float32 and BFloat16, whose `load`, `store` and `join` touch only the first `count` of 16 numbers, `join`
 // making units of the row, or the two rows, that share them (a null row counts as zeros); `transpose`, rows[i][j] ->
 // to[j][i], to's rows apart by `stride` units, of 16 rows (null ones count as zeros) and the first `num_columns` of at
@@ -35,15 +35,15 @@ inline Lanes power_of_two(Lanes whole, Lanes part) {
     return scale(sum, whole);
 }
 
-// 2^x; of infinities it is NaN.
+// 2^x; NaN for infinities.
 inline Lanes exp2(Lanes x) {
     const Lanes whole = nearest(x);
     return power_of_two(whole, x - whole);
 }
 
-// e^x; of infinity it is NaN. The product with 1 / ln 2 is kept to twice the precision, for x far from 0.
+// e^x; NaN for infinity. The product with 1 / ln 2 is kept in twice the precision, for x far from 0.
 inline Lanes exp(Lanes x) {
-    // Far below, what is left of the product after rounding would be no small part. NaN passes.
+    // Far below zero, the product's remainder after rounding would be no small part. NaN passes.
     x = larger(splat(-200.f), x);
     const Lanes high = splat(1.44269502f), low = splat(1.92596299e-8f);
     const Lanes whole = nearest(x * high);
@@ -58,7 +58,7 @@ void to_left(const typename Type::Element* from, int64_t count, typename Type::L
         for (int64_t k = 0; k < count; k += 16) Type::store_left(to + k, Type::load(from + k, count - k));
 }
 
-// A buffer of this thread's that grows as needed; its content is undefined.
+// A buffer of this thread that grows as needed; its content is undefined.
 template <class T, int Name>
 T* scratch(size_t count) {
     alignas(64) thread_local std::vector<T> buffer;

@@ -12,11 +12,11 @@ def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: flo
     """softmax(scale * q k^T) v for each token over its sequence's cached tokens up to itself.
 
     q [tokens, heads, head_dim], last dimension dense; cache as in `kernels.kv_store`, this step's keys and values
-    already stored; plan from `plan_attention`, made once a step for all layers. Returns [tokens, heads * head_dim].
+    already stored; plan from `plan_attention`, made once per step for all layers. Returns [tokens, heads * head_dim].
 
-    A token's result is the same to the last bit in any batch and in any chunk of its prompt where the native kernel
-    runs or the plan is deterministic. Torch's own path keeps that in float32 only: in half types torch lays keys and
-    values out anew for 64 queries and more on processors with AMX, and then sums in another order.
+    A token's result is bit-identical in any batch and in any chunk of its prompt if the native kernel runs or the plan
+    is deterministic. Torch's own path keeps that in float32 only: in half types, on processors with AMX, torch lays out
+    keys and values anew for 64 queries or more, and then sums in another order.
     Raises ValueError on a shape mismatch.
     """
     kv_heads = cache.shape[2] // 2

@@ -11,11 +11,12 @@
 
 namespace tiergate {
 
-// Keys are taken 64 at a time from multiples of 64 on: a row's sums are the same alone, in a chunk and in a whole
-// prompt, since hidden keys add exact zeros.
+// Keys are processed 64 at a time, starting at multiples of 64: a row's sums are the same alone, in a chunk and in a
+// whole prompt, since hidden keys add exact zeros.
 constexpr int64_t kKeys = 64;
 constexpr int64_t kRowsPerTile = 48;
-// Multiply-adds that are worth another thread, even in a step whose other operations are not: about a millisecond's.
+// From this many multiply-adds on, about a millisecond's, more threads pay, even if a step's other operations do not
+// need them.
 constexpr double kLong = 2e7;
 
 // As `AttentionPlan`. The i-th sequence's new tokens are rows start[i] .. start[i + 1] - 1 and its last context tokens.
@@ -25,7 +26,7 @@ struct AttentionBatch {
     const int32_t* context_lens;
     const int32_t* first_blocks;
     const int32_t* block_ids;
-    int64_t window;       // a token sees so many tokens, itself included
+    int64_t window;       // the number of tokens that a token sees, itself included
     int64_t max_threads;  // for batches of more than kLong
 };
 
@@ -43,8 +44,8 @@ struct AttentionTile {
     int64_t cost() const { return (end_head - head) * num_tokens * end(); }
 };
 
-// Where the keys, or the values, of one head begin at 64 positions; null where no token sees them, for such slots may
-// hold anything, even no numbers.
+// Where the keys, or the values, of one head begin at 64 positions; null where no token sees them, since such slots may
+// hold anything, even NaN.
 template <class Type>
 using HeadRows = std::array<const typename Type::Element*, kKeys>;
 
@@ -69,7 +70,7 @@ public:
                     tiles_.push_back({seq, head, std::min(head + num_heads, shape.num_kv_heads), row,
                                       std::min(tokens_per_tile, end - row), batch.context_lens[seq] - end + row});
         }
-        // The longest first, so that no thread is left alone with one at the end.
+        // The longest first, so that no thread is left alone with a long one at the end.
         std::stable_sort(tiles_.begin(), tiles_.end(),
                          [](const AttentionTile& a, const AttentionTile& b) { return a.cost() > b.cost(); });
     }
@@ -83,22 +84,22 @@ private:
     static bool is_long(const AttentionBatch& batch, const AttentionShape& shape) {
         double num_pairs = 0;
         for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
-            // On average a new token does not see half of the others.
+            // On average, a new token does not see half of the other new ones.
             const double num_tokens = batch.starts[seq + 1] - batch.starts[seq];
             num_pairs += num_tokens * std::min(batch.context_lens[seq] - num_tokens / 2, double(batch.window));
         }
         return num_pairs * double(2 * shape.num_heads * shape.head_dim) > kLong;
     }
 
-    // One token's attention waits for memory, which is fast only in long pieces: all heads of some slots. Where there
-    // are too few sequences for the threads, heads are divided among them.
+    // One token's attention waits for memory, which is fast only in long pieces: all heads of some slots. If there are
+    // too few sequences for the threads, heads are divided among them.
     int64_t heads_per_tile(int64_t num_tokens) const {
         if (num_tokens > 1) return 1;
         return batch_.num_seqs >= 2 * num_threads_ ? shape_.num_kv_heads
                                                    : (shape_.num_kv_heads + num_threads_ - 1) / num_threads_;
     }
 
-    // What one key head's queries have gathered so far, each a row of `shared` heads of a token.
+    // The results so far of one key head's queries; a row is one of the `shared_` query heads of a token.
     struct State {
         Left* queries;
         float *sums, *totals, *peaks;
@@ -135,7 +136,7 @@ private:
             to_left<Type>(q + (tile.first_row + token) * q_stride + head * count, count, queries + token * count);
     }
 
-    // The keys and values of 64 positions.
+    // Processes the keys and values of 64 positions.
     void take(const AttentionTile& tile, int64_t head, int64_t position, const State& state) const {
         const int64_t dim = shape_.head_dim, num_units = dim / Type::kPerUnit, width = (dim + 15) / 16 * 16;
         const int64_t num_rows = tile.num_tokens * shared_, first = begin(tile);
@@ -169,7 +170,7 @@ private:
         }
     }
 
-    // The first position that any of its tokens sees.
+    // The first position that any of the tile's tokens sees.
     int64_t begin(const AttentionTile& tile) const {
         return std::max<int64_t>(0, tile.first_position - batch_.window + 1);
     }
@@ -182,7 +183,7 @@ private:
         return cache_ + (block * shape_.block_size + position % shape_.block_size) * slot_size();
     }
 
-    // Of the 64 positions from `position` on, those that are visible; heads from num_kv_heads on are the values'.
+    // The visible ones of the 64 positions from `position` on; heads from num_kv_heads on are the values'.
     HeadRows<Type> find(const AttentionTile& tile, int64_t position, int64_t first_visible, int64_t head) const {
         HeadRows<Type> rows{};
         const int64_t size = shape_.block_size, end = std::min(tile.end(), position + kKeys);
@@ -194,8 +195,8 @@ private:
         return rows;
     }
 
-    // Reads 64 positions' slots from end to end before their heads are picked out: the processor foresees a straight
-    // run and fetches it at the memory's speed, five times that of pieces of a head's size, prefetched or not.
+    // Reads 64 positions' slots from end to end before their heads are picked out: the processor predicts a sequential
+    // run and fetches it at memory speed, five times as fast as pieces of a head's size, prefetched or not.
     void sweep(const AttentionTile& tile, int64_t position) const {
         const int64_t count = (tile.end_head - tile.head) * shape_.head_dim, line = 64 / int64_t(sizeof(Element));
         uint32_t touched = 0;
@@ -205,7 +206,7 @@ private:
             for (int64_t k = 0; k < count; k += line) touched |= reinterpret_cast<const uint16_t&>(keys[k]);
             for (int64_t k = 0; k < count; k += line) touched |= reinterpret_cast<const uint16_t&>(values[k]);
         }
-        // Or the compiler would see that nobody wants to know.
+        // Keeps the compiler from dropping the reads, whose result is not used.
         asm volatile("" ::"r"(touched));
     }
 
@@ -222,8 +223,8 @@ private:
             }
     }
 
-    // One row's scores -> its weights, 2^(score - peak), and its running peak, total and sums brought up to date.
-    // Visible are the keys from `begin` to `end`, counted from the first of these 64.
+    // One row's scores -> its weights, 2^(score - peak); also updates the row's running peak, total and sums.
+    // The keys from `begin` to `end`, counted from the first of these 64, are visible.
     template <bool kAreAllVisible>
     void weigh(float* scores, int64_t begin, int64_t end, Left* weights, float& peak, float* totals, float* sums,
                int64_t width) const {

@@ -1,4 +1,4 @@
-"""The CPU path in C++: blocks are read where they lie, no sequence is padded to another."""
+"""The CPU path in C++: blocks are read in place, and no sequence is padded to another's length."""
 
 import ctypes
 

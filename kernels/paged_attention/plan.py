@@ -1,4 +1,4 @@
-"""The part of a step's attention that is the same in many layers: block ids and masks, worked out once a step."""
+"""The part of a step's attention that is the same in many layers: block ids and masks, computed once per step."""
 
 from array import array
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Tables:
     """Read by the native kernel, int32: starts [num_seqs + 1], each sequence's first row, and the end; context_lens
     [num_seqs]; block_ids, one sequence's after the other's, and first_blocks [num_seqs], where each sequence's begin.
     No table is padded: padding to a table of thousands of blocks would take longer than the step. window: larger than
-    any length where there is no window."""
+    any length if there is no window."""
 
     starts: Tensor
     context_lens: Tensor
@@ -46,7 +46,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """`plan_attention`'s arguments, and the tables of each path, made at its first use."""
+    """`plan_attention`'s arguments, and the tables of each path, made at their first use."""
 
     query_lens: Sequence[int]
     context_lens: Sequence[int]
@@ -100,7 +100,7 @@ def plan_attention(
     window: int | None = None,
     is_deterministic: bool = False,
 ) -> AttentionPlan:
-    """Plan for sequences whose new tokens stand in this order in the batch.
+    """Plan for sequences whose new tokens are in this order in the batch.
 
     context_lens count the new tokens too; block_tables[i] covers at least context_lens[i]. A token sees itself and the
     tokens before it, with a `window` the last window - 1 of them; blocks that no new token sees are not read.
@@ -117,7 +117,7 @@ def _make_group(plan: AttentionPlan, tables: list[list[int]], starts: list[int],
     num_keys = len(block_ids) // len(tables) * plan.block_size
     if is_whole_prompt and (plan.window is None or query_len <= plan.window):
         return Group(row, len(tables), query_len, block_ids, None, torch.arange(query_len, num_keys))
-    # Token i of the new ones stands at context_len - query_len + i.
+    # New token i is at position context_len - query_len + i.
     context_lens = torch.tensor(plan.context_lens[first : first + len(tables)])
     at = context_lens[:, None] - query_len + torch.arange(query_len)
     mask = _mask(at, torch.tensor(starts), num_keys, plan.window, plan.dtype)

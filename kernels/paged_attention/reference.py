@@ -8,7 +8,7 @@ from kernels.paged_attention.plan import AttentionPlan, Group
 
 _ROW_TILE, _MIN_ROWS = 32, 4
 """torch takes query rows in tiles of 32 or multiples of it. In float32, MKL sums fewer than 4 rows in another order;
-with such a tile filled up, a token has the same bits alone, in a chunk and in a whole prompt."""
+with such a tile padded, a token has the same bits alone, in a chunk and in a whole prompt."""
 
 
 def paged_attention(q: Tensor, cache: Tensor, plan: AttentionPlan, *, scale: float) -> Tensor:
@@ -35,7 +35,7 @@ def _attend(q: Tensor, cache: Tensor, group: Group, scale: float) -> Tensor:
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """q [n, heads, rows, head_dim]; k, v [n, heads, length, head_dim]; mask as a group's."""
+    """q [n, heads, rows, head_dim]; k, v [n, heads, length, head_dim]; mask as in `Group`."""
     num_rows = q.shape[2]
     tail = num_rows % _ROW_TILE
     if q.dtype == torch.float32 and 0 < tail < _MIN_ROWS:

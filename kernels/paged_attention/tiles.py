@@ -1,5 +1,5 @@
-"""The deterministic path without native kernels: in any batch and any chunk a token's queries stand in the same place
-of products of the same shape. Softmax in one pass over the keys (FlashAttention, Dao et al. 2022), in fp32."""
+"""The deterministic path without native kernels: in any batch and any chunk, a token's queries have the same place in
+products of the same shape. Softmax in one pass over the keys (FlashAttention, Dao et al. 2022), in fp32."""
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ def _attend(q: Tensor, kv: Tensor, window: int) -> Tensor:
 def _attend_tile(q: Tensor, keys: Tensor, values: Tensor, *, first: int, end: int, window: int) -> Tensor:
     """q [heads, 16, head_dim], the queries of positions `first` and on; keys, values [heads, length, head_dim].
 
-    Blocks of keys from the first that any of the positions sees; hidden ones add exact zeros.
+    Processes blocks of keys from the first that any of the positions sees; hidden keys add exact zeros.
     """
     peak, total = q.new_full((*q.shape[:2], 1), _LOWEST), q.new_zeros((*q.shape[:2], 1))
     mixed = torch.zeros_like(q)

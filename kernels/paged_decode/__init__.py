@@ -1,4 +1,4 @@
-"""Attention of one new token of each sequence over its paged KV cache, for a GPU: split by a plan, then combined."""
+"""Attention of one new token of each sequence over its paged KV cache, on a GPU: split by a plan, then combined."""
 
 from dataclasses import dataclass
 
@@ -37,8 +37,8 @@ def paged_decode(q: Tensor, cache: Tensor, tables: DecodeTables, *, scale: float
     """softmax(scale * q k^T) v of each sequence's last token -> [sequences, heads * head_dim]; 0 without tokens.
 
     q [sequences, heads, head_dim], each row's heads dense; cache as in `kernels.kv_store`, the new tokens' keys and
-    values stored already. A sequence's result is the same to the last bit in any batch, beside any padding. The launch
-    depends on no length: a graph may repeat it with other tables in the same place. Raises ValueError on a mismatch.
+    values stored already. A sequence's result is bit-identical in any batch, beside any padding. The launch depends on
+    no length: a graph may replay it with other tables in the same place. Raises ValueError on a mismatch.
     """
     num_seqs, num_heads, head_dim = q.shape
     kv_heads = cache.shape[2] // 2

@@ -1,4 +1,4 @@
-"""The GPU path: parts of sequences by a persistent grid, online softmax within (FlashAttention, Dao et al. 2022)."""
+"""The GPU path: a persistent grid takes parts of sequences, with online softmax (FlashAttention, Dao et al. 2022)."""
 
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _LOG2_E = 1.4426950408889634
 _ROWS = 16
-"""Query heads of a key head, filled up: the fewest rows that tensor cores multiply."""
+"""Query heads of a key head, padded to the fewest rows that tensor cores multiply."""
 _TUNING = {2: {"tile": 64, "num_stages": 3, "num_warps": 4}, 4: {"tile": 32, "num_stages": 2, "num_warps": 4}}
-"""By bytes of an element. A tile of 128 spills."""
+"""By an element's bytes. A tile of 128 spills."""
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def _decode(
 
 @triton.jit
 def _combine(partial, mass, parts, y, num_heads, DIM: tl.constexpr):
-    """In the order of the parts, one head of one sequence a program."""
+    """Combines the parts in their order, one head of one sequence per program."""
     sequence, head = tl.program_id(0), tl.program_id(1)
     dim = tl.arange(0, DIM)
     first, end = tl.load(parts + sequence), tl.load(parts + sequence + 1)

@@ -1,4 +1,4 @@
-"""Which program reads which part of which sequence: worked out on the CPU, once a step for all layers of one window."""
+"""Which program reads which part of which sequence: computed on the CPU, once per step for all layers of one window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 _TILE = 64
 _MIN_PART, _MAX_PARTS = 256, 128
-"""A shorter part pays its query and its partial result more often; more parts fill a Hopper no better."""
+"""Shorter parts pay for queries and partial results more often; more parts fill a Hopper no better."""
 
 Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """All int32. items [n, 4]: sequence, first token, end, place of the partial result; a program takes those from
-    programs[i] to programs[i + 1] - 1. parts [sequences + 1]: where each sequence's partial results begin, and the
+    """All int32. items [n, 4]: sequence, first token, end, place of the partial result; program i takes the items
+    programs[i] .. programs[i + 1] - 1. parts [sequences + 1]: where each sequence's partial results begin, and the
     end; a sequence without tokens has none."""
 
     items: Ints
@@ -25,18 +25,19 @@ class DecodePlan:
 
 
 def part_size(num_tokens: int) -> int:
-    """Tokens of each part but the last. It depends on nothing but the sequence, so that its bits do not either."""
+    """Tokens of each part but the last. Depends on the sequence alone, so that the result's bits do, too."""
     return max(_MIN_PART, -(-num_tokens // (_MAX_PARTS * _TILE)) * _TILE)
 
 
 def max_parts(max_tokens: int) -> int:
-    """The most parts of a sequence of up to so many tokens."""
+    """The most parts of a sequence of up to max_tokens tokens."""
     return min(-(-max_tokens // _MIN_PART), _MAX_PARTS)
 
 
 def plan_decode(context_lens: Sequence[int], *, num_programs: int, window: int | None = None) -> DecodePlan:
-    """context_lens count the new token, too; 0 for a row that pads a batch. With a window the last `window` tokens are
-    read. Parts are dealt out from the largest on, back and forth, so that no program has more than a part too much."""
+    """context_lens count the new token, too; 0 for a row that pads a batch. With a window, only the last `window`
+    tokens are read. Parts are dealt out from the largest on, back and forth, so that no program has more than one part
+    too many."""
     lens = np.asarray(context_lens, dtype=np.int64)
     begins = np.zeros_like(lens) if window is None else np.maximum(lens - window, 0)
     lens = lens - begins
@@ -53,7 +54,7 @@ def plan_decode(context_lens: Sequence[int], *, num_programs: int, window: int |
 
 
 def _deal(sizes: NDArray[np.int64], num_programs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The items in the order of the programs that take them, and where each program's begin, and the end."""
+    """The items in the order of the programs that take them, and where each program's items begin, and the end."""
     by_size = np.argsort(-sizes, kind="stable")
     turn, at = np.divmod(np.arange(len(sizes)), num_programs)
     takers = np.where(turn % 2 == 0, at, num_programs - 1 - at)

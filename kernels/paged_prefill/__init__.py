@@ -1,4 +1,4 @@
-"""Causal attention of several new tokens of each sequence over its paged KV cache, for a GPU."""
+"""Causal attention of several new tokens of each sequence over its paged KV cache, on a GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ __all__ = ["PrefillTables", "paged_prefill", "plan_prefill", "tile_rows"]
 
 @dataclass(frozen=True, slots=True)
 class PrefillTables:
-    """A step's chunks. query_lens, context_lens: the new tokens of each, and all; blocks [sequences, any] int32 and
-    items [tiles, 5] int32, of `plan_prefill` with first_row 0, on the GPU. window: tokens looked back on, the own one
-    counted."""
+    """A step's chunks. query_lens, context_lens: the number of new tokens, and of all tokens, of each sequence; blocks
+    [sequences, any] int32 and items [tiles, 5] int32, from `plan_prefill` with first_row 0, on the GPU. window: tokens
+    attended to, counting the token itself."""
 
     query_lens: Sequence[int]
     context_lens: Sequence[int]
@@ -28,8 +28,8 @@ class PrefillTables:
 def paged_prefill(q: Tensor, cache: Tensor, tables: PrefillTables, *, scale: float) -> Tensor:
     """softmax(scale * q k^T) v of each token over its sequence's tokens up to itself -> [tokens, heads * head_dim].
 
-    q [tokens, heads, head_dim], each row's heads dense; cache as in `kernels.kv_store`, the new tokens' keys and values
-    stored already. A token's result is the same to the last bit in any batch and in any chunk of its prompt.
+    q [tokens, heads, head_dim], each row's heads dense; cache as in `kernels.kv_store`, with the new keys and values
+    stored already. A token's result is bit-identical in any batch and in any chunk of its prompt.
     Raises ValueError on a mismatch.
     """
     num_tokens, num_heads, head_dim = q.shape

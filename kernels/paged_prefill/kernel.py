@@ -1,4 +1,4 @@
-"""The GPU path: a tile of queries a program, online softmax over its keys (FlashAttention, Dao et al. 2022)."""
+"""The GPU path: one tile of queries per program, online softmax over its keys (FlashAttention, Dao et al. 2022)."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _LOG2_E = 1.4426950408889634
 _TUNING = {2: {"tile": 64, "num_stages": 2, "num_warps": 4}, 4: {"tile": 64, "num_stages": 1, "num_warps": 8}}
-"""By bytes of an element. 128 rows with 4 warps spill; so do 32 rows of float32 with a tile of 32."""
+"""By an element's bytes. 128 rows with 4 warps spill; so do 32 rows of float32 with a tile of 32."""
 
 
 @triton.jit
@@ -23,8 +23,8 @@ def _take_tile(
     KV_SIZE: tl.constexpr, V_OFFSET: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys. Masked or not, what is seen goes through the same instructions: a token's bits must not tell
-    where its chunk began. Hence the explicit fma: whether a compiler makes one must not depend on the mask."""
+    """Takes one tile of keys. Visible keys go through the same instructions with or without a mask: a token's bits must
+    not tell where its chunk began. Hence the explicit fma: whether a compiler makes one must not depend on the mask."""
     token, dim = start + tl.arange(0, TILE), tl.arange(0, DIM)
     if MASKED:
         exists = (token >= lowest) & (token < end)

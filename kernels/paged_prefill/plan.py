@@ -1,4 +1,4 @@
-"""Which tiles of queries a step has: worked out on the CPU, once a step for all layers."""
+"""Which tiles of queries a step has: computed on the CPU, once per step for all layers."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def tile_rows(itemsize: int) -> int:
-    """Query rows of a tile, tokens times the query heads that share a key head, by an element's bytes: float32 has no
+    """Query rows of a tile (tokens times the query heads that share a key head), by an element's bytes: float32 has no
     tensor cores, and more rows would spill."""
     return 64 if itemsize == 2 else 32
 
@@ -16,10 +16,10 @@ def plan_prefill(
     query_lens: Sequence[int], context_lens: Sequence[int], *, group: int, rows: int, first_row: int = 0
 ) -> NDArray[np.int32]:
     """-> [tiles, 5] int32: sequence, row of its first new token, number of new tokens, the tile's first of them, and
-    the position of the first new one. Tiles with the most keys come first, so that none is left alone at the end.
+    the position of the first new one. Tiles with the most keys come first, so that none runs alone at the end.
 
     rows: of `tile_rows`; group: query heads that share a key head. context_lens count the new tokens too;
-    first_row: where the first sequence's tokens stand in the batch.
+    first_row: where the first sequence's tokens begin in the batch.
     """
     queries, contexts = (np.asarray(lens, dtype=np.int64) for lens in (query_lens, context_lens))
     tokens = max(rows // group, 1)

@@ -9,7 +9,7 @@ from kernels.rms_norm import native, reference
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight, computed in fp32, in a new tensor of x's dtype.
 
-    x [..., size], any strides, on a GPU rows that are dense; weight [size], same dtype. Raises ValueError on a shape
+    x [..., size], with any strides, on a GPU with dense rows; weight [size], same dtype. Raises ValueError on a shape
     mismatch.
     """
     _check(x, weight)
@@ -22,7 +22,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    """x += delta, in place, and the `rms_norm` of the sum. x, delta [rows, size], rows dense."""
+    """Adds delta to x, in place, and returns the `rms_norm` of the sum. x, delta [rows, size], rows dense."""
     _check(x, weight)
     if gpu.takes("rms_norm", x, delta, weight):
         from kernels.rms_norm import kernel

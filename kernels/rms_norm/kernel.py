@@ -1,4 +1,4 @@
-"""The GPU path: one program a row, which stays in registers between the sum and the product."""
+"""The GPU path: one program per row, which stays in registers between the sum and the product."""
 
 import triton
 import triton.language as tl
@@ -20,7 +20,7 @@ def _rms_norm(
     of_x = x + row // num_inner * stride_outer + row % num_inner * stride_inner + at
     value = tl.load(of_x, mask=mask, other=0.0)
     if ADDS:
-        # Rounded as the sum that the next layer reads.
+        # Rounded like the stored sum, which the next layer reads.
         added = value.to(tl.float32) + tl.load(delta + row * stride_delta + at, mask=mask, other=0.0).to(tl.float32)
         value = added.to(x.dtype.element_ty)
         tl.store(of_x, value, mask=mask)

@@ -8,7 +8,7 @@
 
 namespace tiergate {
 
-// [num_outer][num_inner][size] elements, inner rows dense, outer ones apart by a stride; x and out may be the same.
+// [num_outer][num_inner][size] elements, inner rows dense, outer ones a stride apart; x and out may be the same.
 template <class Type>
 void rms_norm(const typename Type::Element* x, int64_t x_stride, const typename Type::Element* weight,
               typename Type::Element* out, int64_t out_stride, int64_t num_outer, int64_t num_inner, int64_t size,

@@ -7,7 +7,7 @@ from kernels.native import address, is_native, kind, library, num_threads
 
 
 def can_run(x: Tensor, weight: Tensor) -> bool:
-    """Rows, or rows of dense heads."""
+    """Whether x consists of rows, or of rows of dense heads."""
     is_dense = x.stride(-1) == 1 and weight.is_contiguous() and (x.dim() < 3 or x.stride(1) == x.shape[2])
     return x.dim() in (2, 3) and is_dense and x.dtype == weight.dtype and is_native(x, weight)
 

@@ -6,7 +6,7 @@
 
 namespace tiergate {
 
-// x [num_tokens, num_heads, head_dim], tokens apart by x_stride; cos and signed sin [num_tokens, head_dim] dense.
+// x [num_tokens, num_heads, head_dim], tokens x_stride apart; cos and signed sin [num_tokens, head_dim] dense.
 template <class Type>
 void rope(typename Type::Element* x, int64_t x_stride, const typename Type::Element* cos,
           const typename Type::Element* sin, int64_t num_tokens, int64_t num_heads, int64_t head_dim,

@@ -1,4 +1,4 @@
-"""Between a layer's projection and its attention: queries and keys are rotated, keys and values stored."""
+"""The step between a layer's projection and its attention: rotates queries and keys, stores keys and values."""
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ def rope_and_store(heads: Tensor, cache: Tensor, cos: Tensor, sin: Tensor, posit
     heads [tokens, q_heads + 2 * kv_heads, head_dim], each token's heads dense, q, k, v in this order; the k heads are
     undefined afterwards. cache, slots as in `kernels.kv_store`; cos, sin [any, 1, head_dim]: the whole tables, sin
     signed as in `kernels.rope`; positions [tokens] int32: their rows; slots [tokens] int32, distinct. Positions and
-    slots are not checked. Raises ValueError on another mismatch.
+    slots are not checked. Raises ValueError on any other mismatch.
     """
     num_tokens, num_heads, head_dim = heads.shape
     fits = (

@@ -1,4 +1,4 @@
-"""The GPU path: a program takes some heads of one token, each as its two halves."""
+"""The GPU path: each program takes some heads of one token, each head as two halves."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def _rope_and_store(
     heads, cache, cos, sin, positions, slots, stride, num_heads,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """cache is dense, slot after slot; of sin, whose first half is negated, the second half is read."""
+    """cache is dense, slot after slot. Only the second half of sin is read, since the first half is negated."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     half: tl.constexpr = DIM // 2

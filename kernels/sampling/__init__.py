@@ -23,9 +23,9 @@ def penalize(
 
 
 def forbid(logits: Tensor, rows: list[int], allowed: Tensor) -> None:
-    """Set to -inf what a row must not choose, in place.
+    """Set the logits of tokens that a row must not choose to -inf, in place.
 
-    logits [n, vocab] fp32; rows: those concerned, ascending; allowed [len(rows), any] int32, dense, on the CPU: bit
+    logits [n, vocab] fp32; rows: the rows to mask, ascending; allowed [len(rows), any] int32, dense, on the CPU: bit
     t % 32 of word t // 32 tells whether token t may be chosen.
     """
     reference.forbid(logits, rows, allowed)

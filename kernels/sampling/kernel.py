@@ -1,4 +1,4 @@
-"""The GPU path: thresholds are searched for by their bits instead of sorting; one program draws a row."""
+"""The GPU path: instead of sorting, thresholds are found by a search over their bits; one program draws per row."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ def _adjust(
     logits, out, slots, counts, presence, frequency, repetition, masks, allowed, stride, stride_allowed, vocab,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Penalties and what is allowed, into fp32."""
+    """Applies penalties and masks; writes fp32."""
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = at < vocab
     value = tl.load(logits + row * stride + at, mask=mask, other=0.0).to(tl.float32)
@@ -54,7 +54,7 @@ def _bias(out, starts, ends, ids, values, vocab, BLOCK: tl.constexpr):
 
 @triton.jit
 def _weights(logits, first, vocab, peak, factor, TILE: tl.constexpr):
-    """Of a tile, 1 for the likeliest token; 0 beyond the vocabulary."""
+    """A tile's weights: 1 for the likeliest token, 0 beyond the vocabulary."""
     at = first + tl.arange(0, TILE)
     return tl.exp((tl.load(logits + at, mask=at < vocab, other=float("-inf")) - peak) * factor)
 
@@ -72,8 +72,9 @@ def _above(logits, vocab, peak, factor, floor, TILE: tl.constexpr):
 
 @triton.jit
 def _search(logits, vocab, peak, factor, low, number, mass, most, limit, TILE: tl.constexpr):
-    """Halve the bits of the weights between `low`, which too much exceeds, and 1 until they hold one weight, or equal
-    ones. Too much: `most` weights, or `limit` of mass. number, mass: what exceeds low; -> low, number, mass, high."""
+    """Bisect the weights' bits between `low` and 1 until they hold one weight, or equal ones. Too much exceeds `low`:
+    `most` weights or more, or a mass of `limit` or more. number, mass: of the weights above low. Returns low, number,
+    mass, high."""
     high, above = tl.full([], _BITS_OF_ONE, tl.int32), tl.full([], 0, tl.int32)
     while (high - low > 1) & (number - above > 1):
         middle = low + (high - low) // 2
@@ -87,7 +88,7 @@ def _search(logits, vocab, peak, factor, low, number, mass, most, limit, TILE: t
 
 @triton.jit
 def _floor(logits, vocab, peak, factor, top_k, top_p, TILE: tl.constexpr):
-    """What is kept exceeds this: of the top_k likeliest the fewest that have top_p of their sum."""
+    """The floor that kept weights exceed: of the top_k likeliest tokens, the fewest that have top_p of their sum."""
     low = tl.full([], -1, tl.int32)
     number, mass = _above(logits, vocab, peak, factor, -1.0, TILE)
     within = mass
@@ -109,8 +110,8 @@ def _kept(logits, first, vocab, peak, factor, floor, min_p, TILE: tl.constexpr):
 
 @triton.jit
 def _find(logits, first, end, vocab, peak, factor, floor, min_p, reached, target, TILE: tl.constexpr):
-    """The tile between first and end in which the sum of what is kept exceeds the target, and the sum before it. Where
-    rounding hides it, the last tile that keeps anything."""
+    """The tile between first and end in which the running sum of kept weights exceeds the target, and the sum before
+    that tile. If rounding hides it, the last tile that keeps anything."""
     before, found, is_found = reached, first, tl.full([], 0, tl.int32)
     for start in range(first, end, TILE):
         own = tl.sum(_kept(logits, start, vocab, peak, factor, floor, min_p, TILE), 0)
@@ -123,7 +124,7 @@ def _find(logits, first, end, vocab, peak, factor, floor, min_p, reached, target
 
 @triton.jit
 def _invert(logits, vocab, peak, factor, floor, min_p, uniform, TILE: tl.constexpr, SMALL: tl.constexpr):
-    """The first token, in the vocabulary's order, at which the sum of what is kept exceeds its part `uniform`."""
+    """The first token, in the vocabulary's order, at which the sum of kept weights exceeds its part `uniform`."""
     target, nothing = tl.full([], 0.0, tl.float64), tl.full([], 0.0, tl.float64)
     for first in range(0, vocab, TILE):
         target += tl.sum(_kept(logits, first, vocab, peak, factor, floor, min_p, TILE), 0)

@@ -1,4 +1,4 @@
-"""Log-probabilities on the GPU: one program a row, which ends at once where nobody asks for them."""
+"""Log-probabilities on the GPU: one program per row, which ends at once if its row wants none."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ def _score(
     logits, ids, num_tops, asked, asked_ids, asked_logprobs, own, top, top_ids, stride, stride_asked, vocab,
     MOST: tl.constexpr, TILE: tl.constexpr, ASKED: tl.constexpr,
 ):  # fmt: skip
-    """The likeliest are found one after the other: each is the largest of those that come after the last one."""
+    """Finds the likeliest tokens one after the other: each is the largest of those that rank after the last one."""
     row = tl.program_id(0).to(tl.int64)
     wanted, chosen = tl.load(num_tops + row), tl.load(ids + row)
     if (wanted >= 0) & (chosen >= 0):

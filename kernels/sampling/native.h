@@ -1,4 +1,4 @@
-// One draw for each row of logits, as in reference.py: the cumulative distribution inverted, in the vocabulary's order.
+// One draw for each row of logits, as in reference.py: inverts the cumulative distribution, in the vocabulary's order.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int64_t kNeighbours = 64;
 // where a cut is.
 constexpr int kBucketShift = 20, kNumBuckets = 1 << 11;
 
-// Each one's numbers for all rows; top_k 0, top_p 1 and min_p 0 cut nothing.
+// Each parameter's numbers for all rows; top_k 0, top_p 1 and min_p 0 cut nothing.
 struct SamplingParameters {
     const float* temperature;
     const int64_t* top_k;
@@ -40,7 +40,7 @@ public:
     }
 
 private:
-    // The softmax without its divisor: the likeliest weighs 1, what is beyond the vocabulary 0.
+    // The softmax without its divisor: the likeliest token weighs 1, places beyond the vocabulary weigh 0.
     void weigh(const float* logits, float temperature) {
         Lanes largest = splat(-std::numeric_limits<float>::infinity());
         for (int64_t i = 0; i < vocab_; i += 16) {
@@ -55,8 +55,8 @@ private:
         }
     }
 
-    // Of the top_k likeliest keeps the fewest that have top_p of their sum, and of these what has min_p of the
-    // likeliest's weight. What weighs as much as the last that is kept is kept, too.
+    // Of the top_k likeliest tokens, keeps the fewest that have top_p of their sum, and of these the ones with at least
+    // min_p of the likeliest's weight. Tokens that weigh as much as the last one kept are kept, too.
     void cut(int64_t top_k, float top_p, float min_p) {
         constexpr double kAll = std::numeric_limits<double>::infinity();
         const int64_t most = top_k > 0 ? std::min(top_k, vocab_) : vocab_;
@@ -92,7 +92,7 @@ private:
         double mass;
     };
 
-    // From the heaviest on, at least one and at most `most`, until they have `enough`.
+    // Keeps weights from the heaviest on, at least one and at most `most`, until their mass is `enough`.
     Kept keep(int64_t most, double enough) const {
         enough = std::max(enough, std::numeric_limits<double>::min());
         int64_t count = 0;
@@ -117,7 +117,7 @@ private:
         return {smallest, mass};
     }
 
-    // The first token at which the cumulative sum exceeds that part of the whole. Where a weight is no number: any.
+    // The first token at which the cumulative sum exceeds the part `uniform` of the whole; any if a weight is NaN.
     int64_t invert(double uniform) const {
         double* reached = scratch<double, 11>(size_t(num_blocks_));
         double sum = 0;

@@ -8,7 +8,7 @@ from torch import Tensor
 from kernels.native import address, is_native, library, max_threads, mirrors, num_threads
 
 _LONG = 500_000
-"""So many logits are worth another thread, even in a step whose other operations are not."""
+"""From this many logits on, more threads pay, even in a step whose other operations do not need them."""
 
 
 @mirrors("SamplingParameters")

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from kernels.sampling.step import StepParameters, Wanted
 
 _FEW = 65
-"""More need torch's slower way to find them; one more than the 64 that are sometimes asked for, to see whether another
-is as likely."""
+"""torch finds more than this only in a slower way. One more than the 64 that are sometimes asked for, to see whether
+another token is as likely."""
 _BLOCK = 64
 _IN_PROMPT = 1 << 30
 
@@ -41,7 +41,7 @@ def forbid(logits: Tensor, rows: list[int], allowed: Tensor) -> None:
 
 
 def logprobs(logits: Tensor, ids: Tensor, *, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
-    # Row by row, as logsumexp is not: that divides a single long row among threads.
+    # Row by row, unlike logsumexp, which divides a single long row among threads.
     every = logits.log_softmax(dim=-1)
     top_ids = logits.topk(num_top, dim=-1).indices
     return every.gather(1, ids[:, None])[:, 0], every.gather(1, top_ids), top_ids
@@ -62,14 +62,14 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, mi
 
 
 def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
-    """First the block of neighbours, then the token in it, so that the exact sums are short."""
+    """Finds first the block of neighbours, then the token in it, so that the exact sums are short."""
     n, vocab = probs.shape
     if vocab % _BLOCK:
         probs = torch.nn.functional.pad(probs, (0, -vocab % _BLOCK))
     blocks = probs.view(n, -(-vocab // _BLOCK), _BLOCK)
     reached = blocks.sum(dim=-1).double().cumsum(dim=-1)
     target = uniform * reached[:, -1]
-    # Only a NaN gets beyond the last.
+    # Only a NaN gets beyond the last block.
     block = torch.searchsorted(reached, target[:, None], right=True).clamp(max=blocks.shape[1] - 1)
     before = torch.nn.functional.pad(reached, (1, 0)).gather(1, block)
     inside = blocks[torch.arange(n), block[:, 0]]
@@ -77,7 +77,7 @@ def _draw(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _draw_cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor) -> Tensor:
-    """Mostly the _FEW likeliest tell which are kept; rows where they do not are looked at whole, one by one."""
+    """Usually the _FEW likeliest tokens tell which are kept; other rows are examined as a whole, one by one."""
     few = min(_FEW, probs.shape[-1])
     ordered, ids = probs.topk(few)
     floor, is_decided = _cut(ordered, probs.shape[-1], probs.sum(dim=-1), top_k, top_p)
@@ -95,9 +95,9 @@ def _draw_cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, unifor
 
 
 def _cut(ordered: Tensor, vocab: int, mass: Tensor, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Of rows in descending order, the smallest value within top_k and then top_p, and whether the columns tell.
+    """For rows in descending order: the smallest value within top_k and then top_p, and whether the columns suffice.
 
-    mass: the sum of all probabilities, which is what top_p refers to where top_k does not cut first.
+    mass: the sum of all probabilities, to which top_p refers unless top_k cuts first.
     """
     columns = ordered.shape[-1]
     limit = torch.where(top_k > 0, top_k.clamp(max=vocab), vocab)
@@ -105,7 +105,7 @@ def _cut(ordered: Tensor, vocab: int, mass: Tensor, top_k: Tensor, top_p: Tensor
     reached = ordered.cumsum(dim=-1)
     within = reached.gather(1, (limit.clamp(max=columns) - 1)[:, None])[:, 0]
     mass = torch.where(has_limit, within, mass)
-    # Rounded, the sum before a rare token may be all of it.
+    # After rounding, the sum before a rare token may be all of the mass.
     is_within = (reached - ordered < (top_p * mass)[:, None]) | (top_p >= 1)[:, None]
     is_kept = is_within & (torch.arange(columns) < limit[:, None])
     num_kept = is_kept.sum(dim=-1).clamp(min=1)
@@ -113,14 +113,14 @@ def _cut(ordered: Tensor, vocab: int, mass: Tensor, top_k: Tensor, top_p: Tensor
 
 
 def _smallest_kept(probs: Tensor, top_k: int, top_p: float) -> Tensor:
-    """The same for one row of any length; probs [vocab]."""
+    """As `_cut`, for one row of any length; probs [vocab]."""
     vocab = len(probs)
     if 0 < top_k < vocab:
         ordered = probs.topk(top_k).values
     elif top_p >= 1:
         return probs.new_zeros(())
     else:
-        # What is rarer than this adds up to less than top_p leaves out (half, for rounding): no need to sort it.
+        # Rarer tokens than this add up to less than top_p leaves out (half, for rounding): no need to sort them.
         ordered = probs[probs >= (1 - top_p) / (2 * vocab)].sort(descending=True).values
     return _cut(ordered[None], vocab, probs.sum()[None], torch.tensor([top_k]), torch.tensor([top_p]))[0][0]
 
@@ -137,7 +137,7 @@ def _invert(weights: Tensor, target: Tensor) -> Tensor:
 
 
 def choose(logits: Tensor, p: "StepParameters") -> Tensor:
-    """Of `kernels.sampling.step`; row by row where numbers differ, so that it waits for a GPU."""
+    """As in `kernels.sampling.step`; works row by row where rows differ, so that it waits for a GPU."""
     vocab = logits.shape[1]
     adjusted = logits.float().cpu()
     counts, slots = p.counts, p.slots.long()
@@ -167,7 +167,7 @@ def choose(logits: Tensor, p: "StepParameters") -> Tensor:
 
 
 def score(logits: Tensor, ids: Tensor, wanted: "Wanted", *, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of `kernels.sampling.step`; row by row where rows ask for ids, so that it waits for a GPU."""
+    """As in `kernels.sampling.step`; works row by row where rows ask for ids, so that it waits for a GPU."""
     logits = logits.float()
     own, top, top_ids = logprobs(logits, ids.long().clamp(min=0), num_top=most)
     for row, (place, num) in enumerate(zip(wanted.asked.tolist(), wanted.nums.tolist(), strict=True)):

@@ -1,4 +1,4 @@
-"""The next token of each row of a step, on the GPU: every parameter is a tensor, so that a graph can repeat it."""
+"""Chooses the next token of each row of a step, on the GPU: all parameters are tensors, so a graph can replay it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from kernels import gpu
 from kernels.sampling import reference
 
 IN_PROMPT = 1 << 30
-"""In `StepParameters.counts`: the prompt has the token. What is left counts how often the answer has it."""
+"""A flag in `StepParameters.counts`: the prompt has the token. The other bits count how often the answer has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class StepParameters:
     temperature (below 1e-5: the likeliest token), top_p, min_p, presence, frequency, repetition [n] fp32; top_k [n]
     int32, 0 for all; uniform [n] fp64.
     slots [n] int32, distinct: the rows of `counts` [any, vocab] int32, which are read where a row has a penalty and
-    grow by the chosen token; -1 for a row without. biases of row i: those from bias_starts[i] to bias_ends[i] - 1 of
+    grow by the chosen token; -1 for a row without penalties. Row i's biases: bias_starts[i] .. bias_ends[i] - 1 of
     bias_ids (int32, distinct in a row) and bias_values (fp32, -inf forbids). masks [n] int32: the row of `allowed`
-    [any, any] int32, of which bit t % 32 of word t // 32 tells whether token t may be chosen; -1 where all may.
+    [any, any] int32, of which bit t % 32 of word t // 32 tells whether token t may be chosen; -1 if all may.
     """
 
     temperature: Tensor
@@ -44,7 +44,7 @@ class StepParameters:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of log-probabilities, all on the GPU and dense; n rows.
+    """The log-probabilities that n rows want; all on the GPU and dense.
 
     nums [n] int32: how many of the likeliest, up to `most`; -1 for a row that wants nothing. asked [n] int32, distinct:
     the row of asked_ids [any, room] int32 whose first `nums` ids are wanted instead of the likeliest, and of
@@ -60,8 +60,8 @@ class Wanted:
 def choose(logits: Tensor, parameters: StepParameters) -> Tensor:
     """[n] int32: a token for each row of logits [n, vocab]; -1 where it has a NaN, +inf, or nothing allowed.
 
-    Penalties, biases, then what is allowed; then as `kernels.sampling.sample`, with the same uniforms. The logits stay
-    as they are; the counts of each row with a slot grow by its token. Raises ValueError on a mismatch.
+    Applies penalties, biases, then masks; then draws as `kernels.sampling.sample` with the same uniforms. Leaves the
+    logits unchanged; adds the token to the counts of each row with a slot. Raises ValueError on a mismatch.
     """
     n, vocab = logits.shape
     p = parameters
@@ -84,9 +84,9 @@ def choose(logits: Tensor, parameters: StepParameters) -> Tensor:
 
 def score(logits: Tensor, ids: Tensor, wanted: Wanted, *, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each row of logits [n, vocab] that wants it: log softmax at ids, [n] fp32; the largest, descending,
-    [n, most] fp32, and their ids, [n, most] int32, the first among equals. What rows ask for is written where they say.
+    [n, most] fp32, and their ids, [n, most] int32, the first among equals. Ids asked for are scored in asked_logprobs.
 
-    ids [n] int32, -1 where nothing was chosen. What nobody wants is left undefined. Raises ValueError on a mismatch.
+    ids [n] int32, -1 where nothing was chosen. Results that no row wants are undefined. Raises ValueError on mismatch.
     """
     has_rows = ids.shape == wanted.nums.shape == wanted.asked.shape == logits.shape[:1]
     has_room = wanted.asked_ids.shape == wanted.asked_logprobs.shape and most <= logits.shape[1]

@@ -9,7 +9,7 @@ from kernels.silu_mul import native, reference
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up: gate_up [tokens, 2 * size], gate's columns first -> [tokens, size].
 
-    Raises ValueError where the columns are odd in number.
+    Raises ValueError if the number of columns is odd.
     """
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"silu_mul: {tuple(gate_up.shape)} holds no gate and up of the same size")

@@ -1,4 +1,4 @@
-"""The GPU path: a program for each block of columns of a row."""
+"""The GPU path: one program for each block of columns of a row."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""The truth: rounded after silu where the dtype is a half type."""
+"""The truth: rounded after silu if the dtype is a half type."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Which format a model writes its calls in: what its chat template shows it, or what the operator sets."""
+"""The format in which a model writes its calls: as its chat template shows, or as the operator sets it."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -24,7 +24,7 @@ _LLAMA = re.compile(r'<\|python_tag\|>|"parameters": dictionary of argument name
 
 
 def detect_format(template_sources: Iterable[str]) -> ToolFormat:
-    """Hermes's where a template shows none: most models that were tuned on calls have seen it."""
+    """Hermes's format if the templates show none: most models that were tuned on calls have seen it."""
     text = "\n".join(template_sources)
     if "[TOOL_CALLS]" in text:
         return "mistral"
@@ -36,7 +36,7 @@ def detect_format(template_sources: Iterable[str]) -> ToolFormat:
 
 
 def marks_of(tool_format: ToolFormat) -> tuple[str, ...]:
-    """Tokens that are part of an answer's text where calls are looked for."""
+    """Special tokens that are part of an answer's text if it is searched for calls."""
     return _PARSERS[tool_format].marks
 
 

@@ -1,4 +1,4 @@
-"""The grammar of an answer's calls, so that their names are those that were offered and their arguments hold."""
+"""The grammar of an answer's calls, so that their names are among those offered and their arguments fit."""
 
 import json
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ from protocol.tools import Offer
 from text.tool_calls.formats import ToolFormat
 
 MAX_BYTES = 256 * 1024
-"""Of all schemas together; compiling takes time."""
+"""The limit of all schemas together; compiling takes time."""
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
-# Before the name, between it and the arguments, after these, and what in free text begins a call.
+# The text before the name, between name and arguments, and after the arguments; what begins a call in free text.
 _FORMS: dict[ToolFormat, tuple[str, str, str, str]] = {
     "hermes": ('<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>", "<tool_call>"),
     "llama": ('{"name": ', ', "parameters": ', "}", '{"name":'),
@@ -25,15 +25,15 @@ _SEPARATORS: dict[ToolFormat, str] = {"llama": "; ", "mistral": ""}
 
 
 def written_format(tool_format: ToolFormat, offer: Offer) -> ToolFormat:
-    """The format of calls that are forced: Python's literals are no JSON that a schema could hold."""
+    """The format that calls are written in; forced ones never are Python's literals, which no JSON schema can hold."""
     return "llama" if tool_format == "pythonic" and offer.must_call else tool_format
 
 
 def spec_of_calls(tool_format: ToolFormat, offer: Offer, *, answer: Spec | None) -> Spec | None:
-    """answer: the format of an answer without calls, None for any text. Returns None where nothing is held.
+    """answer: the format of an answer without calls, None for any text. Returns None if nothing is constrained.
 
-    Calls that must come, and those beside an answer with a format, are all that the answer has. Otherwise text is free,
-    and what begins like a call is one. Raises ProtocolError where the format cannot be held.
+    If calls must come, or an answer without calls has a format, an answer with calls has nothing else. Otherwise text
+    is free, and text that begins like a call must be one. Raises ProtocolError if the format cannot be enforced.
     """
     if answer is None and not offer.is_held:
         return None
@@ -58,7 +58,7 @@ def spec_of_calls(tool_format: ToolFormat, offer: Offer, *, answer: Spec | None)
 
 
 def _check_unheld(offer: Offer, answer: Spec | None) -> None:
-    """Of Python's literals no schema says what they may be."""
+    """Raises ProtocolError if calls or answers need a schema, to which Python's literals cannot be held."""
     strict = next((tool for tool in offer.tools if tool.function.strict), None)
     if strict is not None or answer is not None:
         raise ProtocolError(
@@ -75,19 +75,19 @@ def _tag(tool_format: ToolFormat, tool: Tool, *, is_held: bool) -> Tag:
     name = json.dumps(tool.function.name)
     if tool_format != "mistral":
         return Tag(before + name + between, content, after)
-    # In the older or the newer way, whichever the model has learnt.
+    # In the older or the newer form, whichever the model has learnt.
     mark = _FORMS[tool_format][3]
     older = Tag(before.removeprefix(mark) + name + between, content, after)
     return Tag(mark, OneOf((older, Tag(f"{tool.function.name}[ARGS]", content, ""))), "")
 
 
 def _schema_text(tool: Tool) -> str:
-    """A tool without parameters takes none."""
+    """A tool that declares no parameters takes no arguments."""
     parameters = tool.function.parameters
     schema = _NO_ARGUMENTS if not parameters else {"type": "object"} | parameters
     return msgspec.json.encode(schema).decode()
 
 
 def schemas_of(tools: Iterable[Tool]) -> list[JsonSchema]:
-    """Each tool's alone, to find the one at fault."""
+    """Each tool's schema on its own, to find the one at fault."""
     return [JsonSchema(_schema_text(tool)) for tool in tools]

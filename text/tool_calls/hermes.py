@@ -1,4 +1,4 @@
-"""As Hermes and Qwen write them: <tool_call>{"name": ..., "arguments": {...}}</tool_call>"""
+"""Calls as Hermes and Qwen write them: <tool_call>{"name": ..., "arguments": {...}}</tool_call>"""
 
 from text.tool_calls.json_calls import JsonCallParser
 from text.tool_calls.parser import SPACES, Waiting

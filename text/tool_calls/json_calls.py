@@ -1,4 +1,4 @@
-"""A call that is a JSON object: {"name": "f", "arguments": {...}}, or with `parameters`, as Llama has it."""
+"""A call that is a JSON object: {"name": "f", "arguments": {...}}, or with `parameters`, as in Llama."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from text.tool_calls.json_scanner import JsonScanner
 from text.tool_calls.parser import NAME, ToolCallParser, Waiting
 
 _MAX_HEAD_FIELDS = 3
-"""The type, the name and the arguments; further fields are not looked at before the end."""
+"""The type, the name and the arguments; further fields are not examined before the end."""
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"(?:name|function)"\s*:\s*'
     rf'(?P<name>{_STRING})\s*,\s*"(?:arguments|parameters)"\s*:\s*\{{',
     re.DOTALL,
 )
-"""The order in which models write a call; a call in any other waits for its end."""
+"""The order in which models write a call; a call in any other order waits for its end."""
 _FIRST_KEY = re.compile(r'\{\s*"(?:name|function|type|id|arguments|parameters)"\s*')
 _NAME_FIRST = re.compile(rf'\{{\s*"name"\s*:\s*(?P<name>{_STRING})\s*', re.DOTALL)
 
@@ -29,10 +29,10 @@ class JsonCallParser(ToolCallParser):
     only_offered = False
 
     def _read_json_call(self) -> Waiting:
-        """From the opening brace to the closing one. After it found no call, what it read is not given out yet."""
+        """Reads from the opening brace to the closing one. If it finds no call, the text read is not output yet."""
         start, scanner, taken, num_fields = self._at, JsonScanner(), list[str](), 0
         while True:
-            # `_peek`, without a generator for each character.
+            # As `_peek`, without a generator for each character.
             if self._at == len(self._text):
                 if self._is_over:
                     return False
@@ -65,7 +65,7 @@ class JsonCallParser(ToolCallParser):
         return True
 
     def _read_tail(self, scanner: JsonScanner) -> Generator[None]:
-        """What may follow the arguments: other fields, which say nothing, and the closing brace."""
+        """Reads what may follow the arguments: other fields, which are ignored, and the closing brace."""
         scanner.feed("}")
         while not scanner.is_complete:
             char = yield from self._peek()
@@ -76,7 +76,7 @@ class JsonCallParser(ToolCallParser):
         self._drop_read()
 
     def _may_be_call(self, head: str) -> bool:
-        """head: up to a colon or comma of the object itself."""
+        """head: the text up to a colon or comma of the object itself."""
         if head.endswith(","):
             named = _NAME_FIRST.fullmatch(head[:-1])
             return named is None or self._accept(named["name"]) is not None
@@ -84,7 +84,7 @@ class JsonCallParser(ToolCallParser):
         return not is_first or _FIRST_KEY.fullmatch(head[:-1]) is not None
 
     def _accept(self, spelled: str) -> str | None:
-        """The function's name from a JSON string, if this can be one."""
+        """The function's name from a JSON string; None if it cannot be one."""
         name = json.loads(spelled, strict=False)
         return name if self._is_name(name) else None
 
@@ -92,7 +92,7 @@ class JsonCallParser(ToolCallParser):
         return name in self.names or (not self.only_offered and NAME.fullmatch(name) is not None)
 
     def _take_whole(self, written: str) -> bool:
-        """An object that was held to its end, whatever the order of its fields."""
+        """Takes an object that was held back to its end, whatever the order of its fields."""
         try:
             call = msgspec.json.decode(written, type=_SpelledCall)
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
@@ -100,7 +100,7 @@ class JsonCallParser(ToolCallParser):
         if isinstance(call.function, _SpelledCall):
             call = call.function
         name = call.function if isinstance(call.function, str) else call.name
-        # A bare object that says no more than a name is hardly a call.
+        # A bare object that has only a name is hardly a call.
         arguments = _written_object(call, default=b"" if self.only_offered else b"{}")
         if name is None or arguments is None or not self._is_name(name):
             return False
@@ -117,7 +117,7 @@ class _SpelledCall(msgspec.Struct):
 
 
 def _written_object(call: _SpelledCall, *, default: bytes) -> str | None:
-    """The arguments as they were written; some models write a JSON string that holds them, some none at all."""
+    """The arguments as written; some models write them inside a JSON string, and some write none at all."""
     written = bytes(call.arguments) or bytes(call.parameters) or default
     try:
         value: Any = msgspec.json.decode(written)

@@ -1,4 +1,4 @@
-"""Is this JSON so far? Character by character, so that what is sent of a growing value never has to be taken back."""
+"""Checks by character whether a text is JSON so far, so that a growing value can be sent and never be taken back."""
 
 from enum import Enum, auto
 
@@ -24,7 +24,7 @@ class _Expect(Enum):
 
 
 class JsonScanner:
-    """One value by RFC 8259, except that a control character inside a string, which models write, is escaped.
+    """Scans one value by RFC 8259, except that a control character inside a string, which models write, is escaped.
 
     A value that is an object, list, string or literal is complete with its last character; a bare number never is.
     """
@@ -39,7 +39,7 @@ class JsonScanner:
 
     @property
     def depth(self) -> int:
-        """Open objects and lists."""
+        """The number of open objects and lists."""
         return len(self._open)
 
     @property
@@ -51,7 +51,7 @@ class JsonScanner:
         return self._expect in (_Expect.STRING, _Expect.ESCAPE, _Expect.HEX)
 
     def feed(self, char: str) -> str | None:
-        """The character as JSON has it; None where no JSON goes on so, and then nothing changes."""
+        """The character as JSON spells it; None, changing nothing, if JSON cannot continue with it."""
         expect = self._expect
         if expect is _Expect.STRING:
             return self._in_string(char)
@@ -161,7 +161,7 @@ _NUMBER_ENDS = ("zero", "integer", "fraction", "exponent")
 
 
 def _after_number(state: str, char: str) -> str:
-    """The state of a number after one more character; "" where it does not go on so."""
+    """The state of a number after one more character; "" if a number cannot continue with it."""
     if char in _DIGITS:
         if state in ("", "minus"):
             return "zero" if char == "0" else "integer"

@@ -1,6 +1,6 @@
-"""As Llama 3 writes them: {"name": ..., "parameters": {...}}, perhaps after <|python_tag|>, several with `;` between.
+"""Calls as Llama 3 writes them: {"name": ..., "parameters": {...}}, perhaps after <|python_tag|>, separated by `;`.
 
-Nothing marks an object as a call but its form, so that only those to offered tools are such.
+Only its form marks an object as a call, so only objects that name an offered tool count as calls.
 """
 
 from text.tool_calls.json_calls import JsonCallParser

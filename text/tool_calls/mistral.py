@@ -1,4 +1,4 @@
-"""As Mistral writes them: [TOOL_CALLS] and a list of JSON objects, or, later, [TOOL_CALLS]name[ARGS]{...} for each."""
+"""Mistral's calls: [TOOL_CALLS] and a list of JSON objects or, later, [TOOL_CALLS]name[ARGS]{...} for each call."""
 
 from text.tool_calls.json_calls import JsonCallParser
 from text.tool_calls.parser import NAME, SPACES, Waiting, short_id

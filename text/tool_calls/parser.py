@@ -1,12 +1,12 @@
-"""What all formats share: text goes through, what may begin a call waits, and a call's arguments go out as they come.
+"""The part that all formats share: text passes, a possible call waits, and a call's arguments are output as they come.
 
 A parser is a coroutine over the answer's characters, so that its outcome cannot depend on how the text is cut. It holds
 text back only while that may still be the head of a call. Once the function's name and the beginning of its arguments
-are certain, the call has begun and each character of its arguments that is JSON goes out at once.
+are certain, the call has begun, and each character of its arguments that is JSON is output at once.
 
-A head that is none stays text. A call that has begun cannot be taken back: where its arguments stop being JSON it
-breaks off (no `CallEnded`, so that the answer does not end for the reason `tool_calls`), and what follows is text.
-With a grammar that enforces the call neither happens.
+A possible head that turns out to be none stays text. A call that has begun cannot be taken back: if its arguments stop
+being JSON, it breaks off (no `CallEnded`, so that the answer does not end for the reason `tool_calls`), and the rest is
+text. With a grammar that enforces the call, neither happens.
 """
 
 import abc
@@ -20,27 +20,27 @@ from text.tool_calls.json_scanner import JsonScanner
 from text.tool_calls.parts import CallArguments, CallBegun, CallEnded, Part, join_text
 
 Waiting = Generator[None, None, bool]
-"""Runs until the text ends, waiting for more at each yield; whether it found what it reads."""
+"""Runs until the text ends, waiting for more at each yield; returns whether it found what it reads."""
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SPACES = " \t\n\r"
 _TRIM_CHARS = 65_536
-"""Cut off more often, a long text would be copied again and again."""
+"""Characters read before they are cut off; cutting more often would copy a long text again and again."""
 
 
 class ToolCallParser(abc.ABC):
     """Text pieces in, parts out. White space around calls is dropped, all other text is kept.
 
-    names: of the tools that were offered. Formats that mark a call clearly also give out calls to other names, as
-    clients then tell the model; formats that do not take those for text.
+    names: of the tools offered. Formats that mark calls clearly also output calls to other names, which clients then
+    report to the model; other formats take those for text.
     """
 
     starts: str
     """The characters that may begin a call."""
     separators = SPACES
-    """Dropped after a call, where no other text follows."""
+    """Characters that are dropped after a call if no other text follows."""
     marks: tuple[str, ...] = ()
-    """Control tokens that the format is read by; a tokenizer must not skip them."""
+    """Control tokens that the format is recognised by; a tokenizer must not skip them."""
 
     def __init__(self, names: Collection[str]) -> None:
         self.names = frozenset(names)
@@ -61,7 +61,7 @@ class ToolCallParser(abc.ABC):
         return self._take_found()
 
     def flush(self) -> list[Part]:
-        """At the answer's end."""
+        """The remaining parts, at the answer's end."""
         self._is_over = True
         for _ in self._run:
             pass
@@ -72,7 +72,7 @@ class ToolCallParser(abc.ABC):
     @abc.abstractmethod
     def _read_call(self) -> Waiting:
         """Reads from a character of `starts` on. When it returns, all before `_at` is dealt with, except that if it
-        found no call the caller gives out what it read as text."""
+        found no call, the caller outputs what it read as text."""
 
     def _read(self) -> Generator[None]:
         while True:
@@ -91,7 +91,7 @@ class ToolCallParser(abc.ABC):
                 yield
 
     def _take_found(self) -> list[Part]:
-        """Text that stands together in one piece."""
+        """The parts found, with adjacent text joined."""
         found, self._found = self._found, []
         if len(found) < 2:
             return found
@@ -99,14 +99,14 @@ class ToolCallParser(abc.ABC):
         return [part for is_text, group in groups for part in ([join_text(group)] if is_text else group)]
 
     def _drop_read(self) -> None:
-        """What was read is dealt with."""
+        """All that was read is dealt with."""
         self._from = self._at
         if self._at == len(self._text) or self._at > _TRIM_CHARS:
             self._text = self._text[self._at :]
             self._from = self._at = 0
 
     def _give_up(self) -> None:
-        """What was read, and not dealt with, is text."""
+        """Output as text what was read but not dealt with."""
         self._put_text(self._text[self._from : self._at])
         self._drop_read()
 
@@ -126,7 +126,7 @@ class ToolCallParser(abc.ABC):
             self._at += 1
 
     def _skip_all(self, literals: Iterable[str]) -> Waiting:
-        """One of `literals`, of which none is the beginning of another; else it stops where none goes on so."""
+        """Skips one of `literals`, none of which begins another; otherwise stops where none of them continues."""
         left = list(literals)
         size = 0
         while True:
@@ -140,7 +140,7 @@ class ToolCallParser(abc.ABC):
                 return True
 
     def _read_arguments(self) -> Waiting:
-        """Gives out an object as it comes; False where it breaks off."""
+        """Outputs an object as it comes; returns False if it breaks off."""
         scanner = JsonScanner()
         while True:
             taken = []
@@ -169,7 +169,7 @@ class ToolCallParser(abc.ABC):
         self._found.append(CallBegun(self._new_id(), name))
 
     def _read_word(self) -> Generator[None, None, str]:
-        """Letters, digits, `_` and `-`, perhaps none."""
+        """Reads letters, digits, `_` and `-`, perhaps none."""
         start = self._at
         while True:
             char = yield from self._peek()
@@ -182,17 +182,17 @@ class ToolCallParser(abc.ABC):
         self._found.append(CallEnded())
 
     def _put_call(self, name: str, arguments: str) -> None:
-        """A call that was held back as a whole."""
+        """Outputs a call that was held back as a whole."""
         self._begin_call(name)
         self._found.append(CallArguments(arguments))
         self._end_call()
 
     def _put_text(self, text: str) -> None:
-        """White space waits for what follows it: before a call it is dropped."""
+        """White space waits for what follows it; before a call it is dropped."""
         text = self._spaces + text
         visible = text.rstrip(self.separators if self._follows_call else SPACES)
         if visible:
-            # Separators count only beside a call, so the end of this text is looked at again.
+            # Separators count only beside a call, so the end of this text is examined again.
             visible = text.rstrip(SPACES)
             self._follows_call = False
             self._found.append(visible)
@@ -203,5 +203,5 @@ class ToolCallParser(abc.ABC):
 
 
 def short_id() -> str:
-    """Mistral's templates refuse others."""
+    """Nine letters and digits: Mistral's templates refuse other ids."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))

@@ -1,4 +1,4 @@
-"""What a parser finds in an answer, in order: text, and calls as they grow."""
+"""The parts that a parser finds in an answer, in order: text, and calls as they grow."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Part = str | CallBegun | CallArguments | CallEnded
 
 
 def join_calls(parts: Iterable[object]) -> list[ToolCall]:
-    """The calls of a whole answer, among whatever else it has."""
+    """The calls among all parts of an answer."""
     calls: list[ToolCall] = []
     for part in parts:
         if isinstance(part, CallBegun):

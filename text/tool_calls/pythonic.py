@@ -1,7 +1,7 @@
-"""As Llama 3.2 and Llama 4 may write them: [f(a=1), g(b="x")], perhaps between <|python_start|> and <|python_end|>.
+"""Calls as Llama 3.2 and 4 may write them: [f(a=1), g(b="x")], perhaps between <|python_start|> and <|python_end|>.
 
-Nothing marks a list as calls but its form, so that only those to offered tools are such. A value goes out as JSON when
-it is whole, since `'it'` and `True` are spelled otherwise there; JSON's own `true`, `false` and `null` are taken, too.
+Only its form marks a list as calls, so only calls to offered tools count. A value is output as JSON once it is whole,
+since JSON spells `'it'` and `True` differently; JSON's own `true`, `false` and `null` are accepted, too.
 """
 
 import ast
@@ -54,7 +54,7 @@ class PythonicParser(ToolCallParser):
         return is_marked
 
     def _read_one(self) -> Waiting:
-        """`name(key=value, ...)`. The call begins with its first whole value, or where it has none with its end."""
+        """`name(key=value, ...)`. The call begins with its first whole value or, if it has none, with its end."""
         name = yield from self._read_word()
         if name not in self.names:
             return False
@@ -82,7 +82,7 @@ class PythonicParser(ToolCallParser):
         return True
 
     def _read_pair(self, name: str, keys: set[str]) -> Waiting:
-        """Up to the comma or parenthesis after the value."""
+        """Reads up to the comma or parenthesis after the value."""
         key = yield from self._read_word()
         yield from self._skip(SPACES)
         is_equal = yield from self._skip_all(("=",))
@@ -100,7 +100,7 @@ class PythonicParser(ToolCallParser):
         return True
 
     def _skip_value(self) -> Waiting:
-        """To the comma or parenthesis that ends it, outside of brackets and quotes."""
+        """Skips to the comma or parenthesis that ends the value, outside of brackets and quotes."""
         closing: list[str] = []
         while True:
             char = yield from self._peek()
@@ -132,10 +132,10 @@ class PythonicParser(ToolCallParser):
 
 
 def _as_json(literal: str) -> str | None:
-    """None for what is no literal, or has no form in JSON."""
+    """The literal as JSON; None if it is no literal, or has no form in JSON."""
     try:
         with warnings.catch_warnings():
-            # Of backslashes that escape nothing.
+            # Warnings about backslashes that escape nothing.
             warnings.simplefilter("ignore")
             tree = ast.parse(literal.strip(), mode="eval")
         return json.dumps(_value(tree.body), ensure_ascii=False, allow_nan=False)

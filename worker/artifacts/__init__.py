@@ -1,1 +1,1 @@
-"""Adapters of the platform's store on this machine's disk: fetched by digest, checked, and bounded."""
+"""The platform store's adapters on this machine's disk: fetched by digest, verified, and bounded in size."""

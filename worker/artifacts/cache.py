@@ -1,7 +1,7 @@
-"""A folder of fetched adapters. One process has it; what it holds survives a restart, and is checked again then.
+"""A folder of fetched adapters, owned by one process. Its contents survive a restart and are then checked again.
 
 <digest>/           adapter_config.json and adapter_model.safetensors, checked byte by byte
-incoming-<random>/  on the way; gone at the next start, whatever happened
+incoming-<random>/  being downloaded; removed at the next start, whatever happened
 """
 
 import asyncio
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _INCOMING = "incoming-"
 _BLOCK_BYTES = 8 << 20
 MAX_FETCHES = 4
-"""At a time."""
+"""Downloads at a time."""
 
 
 class CacheError(Exception):
@@ -45,17 +45,17 @@ class CacheError(Exception):
 
 
 class ArtifactCache:
-    """Not thread-safe: one event loop has it. The caller says what may go, see `surplus`."""
+    """Not thread-safe: belongs to one event loop. The caller removes what the folder has no room for, see `surplus`."""
 
     def __init__(self, url: str, folder: Path, *, max_bytes: int) -> None:
-        """Raises BadStoreUrl, and CacheError for a folder that cannot be used or that another worker has."""
+        """Raises BadStoreUrl, or CacheError for a folder that cannot be used or that another worker uses."""
         self._store: ObjectStore = open_object_store(url)
         self._folder = folder
         self._max_bytes = max_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
-        """By digest, the least recently used first."""
+        """Bytes by digest, least recently used first."""
         self._unchecked: set[str] = set()
-        """Of an earlier process."""
+        """Digests left by an earlier process and not yet checked again."""
         self._fetches: dict[str, asyncio.Task[Path]] = {}
         self._permits = asyncio.Semaphore(MAX_FETCHES)
         self._lock = _take(folder)
@@ -67,7 +67,7 @@ class ArtifactCache:
         os.close(self._lock)
 
     async def fetch(self, digest: str) -> Path:
-        """The adapter's folder, whole and checked. Many may ask at once; one fetches, even if all of them leave.
+        """The adapter's folder, complete and checked. Concurrent callers share one fetch, which goes on if all leave.
 
         Raises NotInStore, StoreAway or BadArtifact.
         """
@@ -78,12 +78,12 @@ class ArtifactCache:
         if fetch is None:
             fetch = self._fetches[digest] = asyncio.create_task(self._fetch(digest))
             fetch.add_done_callback(lambda _: self._fetches.pop(digest, None))
-            # Where nobody waits any more, nobody asks for its error.
+            # If nobody waits any more, nobody else retrieves the fetch's error.
             fetch.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(fetch)
 
     def surplus(self) -> Iterator[str]:
-        """Digests to be removed until the folder is within its bound, the least recently used first; not the last."""
+        """Digests to remove until the folder is within its bound, least recently used first; never the newest."""
         excess = sum(self._sizes.values()) - self._max_bytes
         for digest, size in list(self._sizes.items())[:-1]:
             if excess <= 0:
@@ -148,7 +148,7 @@ class ArtifactCache:
             raise BadArtifact(f"{path} has another content in the store than its manifest says")
 
     def _clean(self) -> None:
-        """What an earlier process left on the way goes; what it had is there again, in the order of its times."""
+        """Removes an earlier process's unfinished downloads, and lists its adapters by modification time."""
         found = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
         for path in found:
             if path.name.startswith(_INCOMING):

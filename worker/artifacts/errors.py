@@ -10,7 +10,7 @@ class NotInStore(ProtocolError):
 
 
 class StoreAway(ProtocolError):
-    """Or slow: what is on its way goes on coming. Without a time to come again, which would mean that this worker is
+    """The store is away or slow; a fetch under way goes on. Has no retry_after_s, which would mean that this worker is
     full."""
 
     status = 503
@@ -21,8 +21,8 @@ class StoreAway(ProtocolError):
 
 
 class BadArtifact(ProtocolError):
-    """What the store holds is not what the digest says, or cannot be served here. No fault of the worker's, which goes
-    on with all others."""
+    """The stored adapter does not match its digest, or cannot be served here. The worker is not at fault, and goes on
+    serving all other adapters."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the adapter cannot be loaded: {reason}", param="model", code="adapter_failed")

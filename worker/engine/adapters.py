@@ -1,4 +1,4 @@
-"""Requests on their way to their adapters: those whose adapter is not in a slot wait here and block nobody."""
+"""Requests whose adapter is not in a slot yet: they wait here and block no others."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +15,8 @@ Group = list[Sequence]
 class AdapterQueue:
     """Belongs to the engine's thread.
 
-    post: has a function called in the engine's thread, from any thread. begin: takes a group whose adapter is in a
-    slot. fail: ends a request that has not begun.
+    post: runs a function in the engine's thread; callable from any thread. begin: starts a group whose adapter is in
+    a slot. fail: ends a request that has not begun.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class AdapterQueue:
         self._groups: dict[Version, list[Group]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any request waits."""
         return bool(self._groups)
 
     def waiting(self) -> list[Sequence]:
@@ -54,7 +54,7 @@ class AdapterQueue:
         self._advance()
 
     def release(self, sequence: Sequence) -> None:
-        """A request that had begun is over."""
+        """Unpins the adapter of a request that had begun and is over."""
         if sequence.version is not None and sequence.adapter_slot >= 0:
             sequence.adapter_slot = -1
             self._residency.unpin(sequence.version)
@@ -62,7 +62,7 @@ class AdapterQueue:
             self._advance()
 
     def take(self, stream_id: str) -> Sequence | None:
-        """Remove a waiting request, which is given up; None if it does not wait here."""
+        """Remove and return a waiting request that is given up; None if it does not wait here."""
         for sequence in self.waiting():
             if sequence.stream_id == stream_id:
                 self._remove(sequence)
@@ -84,12 +84,12 @@ class AdapterQueue:
         return taken
 
     def leave(self, version: Version) -> None:
-        """It was unloaded or replaced: its room is free once nobody runs with it or waits for it."""
+        """Unloaded or replaced, the version gives up its room once no request runs with it or waits for it."""
         self._leave(version)
         self._advance()
 
     def warm(self, version: Version) -> None:
-        """Load it where that takes nobody's place."""
+        """Load the version if that displaces no other."""
         if version.state == "away" and self._residency.has_free_room(version.num_pages):
             self._residency.want(version)
             self._advance()

@@ -1,4 +1,4 @@
-"""Refusing at submission what could not be served: one clear error each, before anything is queued."""
+"""Refuses, at submission, requests that could not be served: one clear error each, before anything is queued."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,9 +7,9 @@ from worker.engine.request import EngineRequest, SamplingParams
 
 _NUM_CLASSES = 4
 MOST_GPU_LOGPROBS = 20
-"""Of a token, which a GPU's step tells."""
+"""The most log-probabilities per token that a GPU's step reports."""
 MOST_GPU_ASKED = 1024
-"""Ids of which a request wants them; as many as the API takes."""
+"""The most ids whose log-probabilities a request may ask for; the API takes no more."""
 
 
 def check_request(
@@ -45,7 +45,7 @@ def check_request(
 
 
 def check_for_gpu(request: EngineRequest) -> None:
-    """Raises InvalidRequest for what a GPU's step does not tell."""
+    """Raises InvalidRequest for log-probabilities that a GPU's step does not report."""
     sampling = request.sampling
     limits = {
         "top_logprobs": (0 if sampling.logprob_token_ids else sampling.num_logprobs or 0, MOST_GPU_LOGPROBS),
@@ -57,7 +57,7 @@ def check_for_gpu(request: EngineRequest) -> None:
 
 
 def _check_allowed(sampling: SamplingParams, vocab_size: int, eos_token_ids: Collection[int]) -> None:
-    """Something must be left to choose: for each token, and for one that must not be the last."""
+    """Some token must be left to choose, and, while min_tokens forbids the end, one that does not end the answer."""
     if sampling.allowed_token_ids is None:
         return
     _check_ids(sampling.allowed_token_ids, vocab_size, param="allowed_token_ids")

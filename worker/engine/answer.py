@@ -1,4 +1,4 @@
-"""How one answer grows: by a sampled token and those that its grammar forces, until there is a reason to end."""
+"""How one answer grows: by a sampled token and those that its grammar then forces, until there is a reason to end."""
 
 from collections.abc import Container
 
@@ -11,7 +11,7 @@ from worker.guided.grammar import Matcher
 
 
 def start_matcher(request: EngineRequest) -> Matcher | None:
-    """Raises InvalidRequest where the ids that the answer has already do not follow its grammar."""
+    """Raises InvalidRequest if the ids that the answer already has do not follow its grammar."""
     if request.grammar is None:
         return None
     try:
@@ -21,7 +21,7 @@ def start_matcher(request: EngineRequest) -> Matcher | None:
 
 
 def append(sequence: Sequence, token_id: int, eos_token_ids: Container[int]) -> tuple[list[int], FinishReason | None]:
-    """A sampled token, and those that must follow it by the grammar; why the answer ends with the last, if it does."""
+    """Append a sampled token and those that its grammar forces then. Returns them, and the reason to end, if any."""
     token_ids, waiting = list[int](), [token_id]
     reason = None
     while waiting and reason is None:
@@ -59,6 +59,6 @@ def make_output(
 
 
 def _may_jump(sampling: SamplingParams) -> bool:
-    """Whether tokens may be appended that no step sampled: not where each step's own figures are wanted."""
+    """Whether unsampled tokens may be appended: not if log-probabilities, token limits or penalties need each step."""
     is_free = sampling.allowed_token_ids is None and not sampling.bad_words
     return sampling.num_logprobs is None and is_free and not has_penalty(sampling)

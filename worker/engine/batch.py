@@ -1,4 +1,4 @@
-"""From a step's chunks to the tensors of one forward pass."""
+"""Turns a step's chunks into the tensors of one forward pass."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Indexed
@@ -14,7 +14,7 @@ from worker.model.layers import StepInputs
 
 
 def order_chunks(chunks: list[Chunk]) -> list[Chunk]:
-    """Decodes first, by context length, so that attention can take neighbours together with little padding."""
+    """Decodes first, by context length, so that attention can process neighbours together with little padding."""
     return sorted(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.num_computed))
 
 
@@ -27,8 +27,8 @@ def make_inputs(
     windows: Iterable[int | None],
     is_deterministic: bool,
 ) -> StepInputs:
-    """chunks in the order of `order_chunks`; cos and sin are the whole rope tables; slot_pages: of the adapter in each
-    slot; windows: those of the layers."""
+    """chunks: in the order of `order_chunks`. cos, sin: the whole rope tables. slot_pages: pages of the adapter in each
+    slot. windows: the layers' attention windows."""
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []

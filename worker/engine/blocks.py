@@ -18,7 +18,7 @@ class BlockPool:
     """Reference counts of blocks 0 .. num_blocks - 1, and which content can be found where.
 
     A released block goes to the end of the free list with its content still named, and is reused from the front:
-    cached content is forgotten least recently used first, and blocks without a name go before all that have one.
+    cached content is forgotten least recently used first, and blocks without a name are reused before all named ones.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -54,28 +54,28 @@ class BlockPool:
         return found
 
     def num_free_of(self, block_ids: list[int]) -> int:
-        """How many of these are free now, and would stop being so if shared."""
+        """How many of these blocks are free now, and would no longer be if shared."""
         return len(self.free_of(block_ids))
 
     def free_of(self, block_ids: list[int]) -> list[int]:
         return [block_id for block_id in block_ids if block_id in self._free]
 
     def unshared(self, block_ids: list[int]) -> list[int]:
-        """Of one owner's blocks those that it alone owns."""
+        """Those of one owner's blocks that nobody else owns."""
         return [block_id for block_id in block_ids if self._num_owners[block_id] == 1]
 
     def freed_by(self, block_ids: Iterable[int]) -> set[int]:
-        """The blocks that nobody would own if these ownerships were given up; a block stands there once for each."""
+        """The blocks left without owners if these ownerships were given up; a block is listed once per ownership."""
         return {block_id for block_id, count in Counter(block_ids).items() if count == self._num_owners[block_id]}
 
     def share(self, block_ids: list[int]) -> None:
-        """Make the caller one more owner of each."""
+        """Make the caller one more owner of each block."""
         for block_id in block_ids:
             self._num_owners[block_id] += 1
             self._free.pop(block_id, None)
 
     def release(self, block_ids: list[int]) -> None:
-        """Give up one ownership of each. A sequence's last blocks are forgotten before its first."""
+        """Give up one ownership of each block. A sequence's last blocks are forgotten before its first."""
         for block_id in reversed(block_ids):
             assert self._num_owners[block_id] > 0, f"block {block_id} released more often than taken"
             self._num_owners[block_id] -= 1
@@ -85,13 +85,13 @@ class BlockPool:
                     self._free.move_to_end(block_id, last=False)
 
     def name(self, block_id: int, digest: bytes) -> None:
-        """Say what an owned, full block holds. The first block of a content keeps the name."""
+        """Record what an owned, full block holds. If several blocks have the same content, the first keeps the name."""
         if digest not in self._by_digest and self._digests[block_id] is None:
             self._by_digest[digest] = block_id
             self._digests[block_id] = digest
 
     def unname(self, block_ids: list[int]) -> None:
-        """Let nobody find the content of these blocks any more."""
+        """Forget what these blocks hold, so that nobody finds their content any more."""
         for block_id in block_ids:
             digest = self._digests[block_id]
             if digest is not None:

@@ -1,4 +1,4 @@
-"""Where the model computes, whether it can, and how much memory is left there for the KV cache."""
+"""The device that the model computes on: which one, whether it can serve, and its memory for the KV cache."""
 
 import ctypes
 import logging
@@ -15,9 +15,9 @@ from worker.engine.settings import EngineSettings
 log = logging.getLogger("tiergate.engine")
 
 _LEFT_FREE = 0.1
-"""Of a GPU's memory after the weights: a step's own tensors, the graphs' pool, and cuBLAS."""
+"""Share of a GPU's memory left free after the weights, for a step's own tensors, the graphs' pool, and cuBLAS."""
 _CROWDED = 0.05
-"""Of a GPU's memory, in use before this process took any: more is another process."""
+"""Share of a GPU's memory that may be in use before this process takes any; more means another process."""
 _GIB = 1 << 30
 
 
@@ -27,8 +27,8 @@ class DeviceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What is known of the GPU before anything runs there. driver_cuda: the newest CUDA that the driver serves;
-    ptxas: the version of the one that compiles the kernels, None without Triton."""
+    """The GPU as it is before anything runs there. driver_cuda: the newest CUDA version that the driver serves; ptxas:
+    the version of the ptxas that compiles the kernels, None without Triton."""
 
     name: str
     capability: tuple[int, int]
@@ -39,12 +39,12 @@ class GpuState:
 
 
 def objection(state: GpuState) -> str | None:
-    """Why this GPU cannot serve; None where it can."""
+    """Why this GPU cannot serve; None if it can."""
     major, minor = state.capability
     if major < 8:
         return f"{state.name} is of compute capability {major}.{minor}, at least 8.0 is needed"
     if state.ptxas is not None and state.driver_cuda[0] < state.ptxas[0]:
-        # Within one major version drivers load what newer compilers made.
+        # Within one major version, drivers load the output of newer compilers.
         return (
             f"the driver of {state.name} serves CUDA {_dotted(state.driver_cuda)} and is too old for the kernels of "
             f"ptxas {_dotted(state.ptxas)}: update the driver, or name an older ptxas in TRITON_PTXAS_PATH"
@@ -53,7 +53,7 @@ def objection(state: GpuState) -> str | None:
 
 
 def crowding(state: GpuState) -> str | None:
-    """What to say where other processes hold memory of the GPU."""
+    """A message saying that other processes hold memory of the GPU; None if they do not."""
     taken = state.total_bytes - state.free_bytes
     if taken <= _CROWDED * state.total_bytes:
         return None
@@ -61,7 +61,7 @@ def crowding(state: GpuState) -> str | None:
 
 
 def lack_of_memory(state: GpuState, weight_bytes: int) -> str | None:
-    """Why weights of so many bytes do not fit; None where they do."""
+    """Why the weights do not fit; None if they do."""
     if weight_bytes <= state.free_bytes:
         return None
     others = crowding(state)
@@ -70,7 +70,7 @@ def lack_of_memory(state: GpuState, weight_bytes: int) -> str | None:
 
 
 def find_gpu() -> GpuState | None:
-    """None where torch finds none."""
+    """None if torch finds no GPU."""
     if not torch.cuda.is_available():
         return None
     gpu.choose_ptxas()
@@ -80,7 +80,7 @@ def find_gpu() -> GpuState | None:
 def choose_device(
     wanted: Literal["auto", "cpu", "cuda"], *, find: Callable[[], GpuState | None] = find_gpu
 ) -> Literal["cpu", "cuda"]:
-    """Raises DeviceError where a GPU is wanted and there is none that can be used."""
+    """Raises DeviceError if a GPU is required and none can be used."""
     if wanted == "cpu":
         return "cpu"
     state = find()
@@ -98,8 +98,8 @@ def choose_device(
 
 
 def read_state(*, memory: Callable[[], tuple[int, int]] = torch.cuda.mem_get_info) -> GpuState:
-    """Of the GPU in use; memory: free and all, in bytes. Raises DeviceError where the driver gives none, as when
-    another process has it alone."""
+    """The state of the GPU in use. memory: returns free and total bytes. Raises DeviceError if the driver grants none,
+    as when another process has exclusive use of the GPU."""
     try:
         free, total = memory()
     except RuntimeError as error:
@@ -116,7 +116,7 @@ def read_state(*, memory: Callable[[], tuple[int, int]] = torch.cuda.mem_get_inf
 
 
 def check_memory(state: GpuState, weight_bytes: int) -> None:
-    """Before weights of so many bytes are read. Raises DeviceError where they do not fit; says who else is there."""
+    """Call before the weights are read. Raises DeviceError if they do not fit; warns if other processes hold memory."""
     lack, others = lack_of_memory(state, weight_bytes), crowding(state)
     if lack is not None:
         raise DeviceError(lack)
@@ -125,8 +125,8 @@ def check_memory(state: GpuState, weight_bytes: int) -> None:
 
 
 def kv_bytes(settings: EngineSettings, state: GpuState | None, *, window_bytes: int) -> int:
-    """For the KV cache, of which a full window takes window_bytes: on a GPU what the weights have left; on a CPU (state
-    None) what is set, or what the model and the machine make sensible."""
+    """Bytes for the KV cache, of which a full window takes window_bytes. On a GPU, what the weights leave; on a CPU
+    (state None), the configured size, or a default that fits the model and the machine."""
     if state is None:
         return settings.kv_memory_bytes or kv_memory.default_bytes(
             window_bytes, num_seqs=settings.max_num_seqs, available_bytes=kv_memory.available_bytes()

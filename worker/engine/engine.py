@@ -1,4 +1,4 @@
-"""The engine: a step loop in a thread of its own, and the asyncio side that feeds it and reads from it."""
+"""The engine: a step loop in its own thread, and the asyncio side that feeds it and reads from it."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class Engine:
         self._settings = settings
         self._wake = threading.Condition()
         self._loop = StepLoop(parts, self._post_command)
-        # Guarded by _wake: what the loop is to do next, and the streams of all live requests.
+        # Guarded by _wake: commands for the loop, and the streams of all live requests.
         self._inbox: list[Callable[[], None]] = []
         self._streams: dict[str, TokenStream] = {}
         self._unloading: set[str] = set()
@@ -71,7 +71,7 @@ class Engine:
         return cls(load_parts(settings), settings)
 
     def share_prompts(self, prompts: list[list[int]]) -> None:
-        """Let all tenants find the cached blocks of these beginnings of prompts, instead of each its own."""
+        """Let all tenants share the cached blocks of these prompt prefixes, instead of each caching its own."""
         self._loop.public_prompts = PublicPrompts(prompts)
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class Engine:
         self._thread.start()
 
     async def take_memory(self) -> None:
-        """Take all memory that the KV cache may ever use, so that a lack shows now and not under load."""
+        """Take all memory that the KV cache may ever use, so that a shortage shows now and not under load."""
         await asyncio.to_thread(self._parts.runner.take_memory)
 
     async def stop(self) -> None:
@@ -129,10 +129,10 @@ class Engine:
                 self._post(partial(self._loop.abort, stream_id))
 
     def load_adapter(self, name: str, path: Path | str, *, is_replacing: bool = False) -> None:
-        """Serve an adapter from now on; it is read and checked here and comes into a slot beside the steps, at the
-        latest when it is asked for. Raises AdapterError, and then nothing has changed.
+        """Serve an adapter from now on. It is read and checked here, and loaded into a slot beside the steps, at the
+        latest when a request needs it. Raises AdapterError, and then nothing has changed.
 
-        is_replacing: it takes the place of one of that name, if there is one, whose requests finish with the old one.
+        is_replacing: replaces an adapter of that name, if there is one; its requests finish with the old adapter.
         """
         folder = Path(path)
         adapter = read_adapter(folder, self._parts.config, self._parts.dtype)
@@ -155,7 +155,7 @@ class Engine:
                 raise UnknownAdapter(name)
             self._loop.adapters.leave(self._parts.lora.remove(name))
 
-        # From now on it is refused: a request that is queued behind the unloading would find it gone.
+        # Refuses the adapter from now on: a request queued behind the unloading would find it gone.
         with self._wake:
             self._unloading.add(name)
         try:
@@ -206,7 +206,7 @@ class Engine:
 
     @property
     def kernels_refused(self) -> dict[str, str]:
-        """The GPU's operations that are left to torch, and why; see `kernels.gpu`."""
+        """GPU operations that are left to torch, and why; see `kernels.gpu`."""
         return gpu.refused()
 
     def adapters_in_use(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -233,14 +233,14 @@ class Engine:
             raise UnknownAdapter(request.adapter)
 
     def _check_room(self, num_requests: int, priority: int, *, is_begun: bool) -> None:
-        """is_begun: a client has read a part of the answer, so that it is not shed as best-effort work is."""
+        """is_begun: a client has read part of the answer, so the request is not shed as best-effort work is."""
         scheduler, max_waiting = self._parts.scheduler, self._settings.max_waiting
         if num_requests > scheduler.max_num_seqs + max_waiting:
             raise InvalidRequest(
                 f"{num_requests} answers at once are more than this worker's queue takes; ask for fewer", param="n"
             )
         num_waiting = len(self._streams) - scheduler.num_running
-        # Slots that the next step will fill are not the queue's, unless blocks keep them from being filled.
+        # Requests that the next step will put into free slots are not queued, unless a lack of blocks prevents it.
         free_slots = 0 if scheduler.num_waiting else scheduler.max_num_seqs - scheduler.num_running
         num_queued = num_waiting + num_requests - free_slots
         retry_after_s = self._loop.rate.retry_after_s(num_waiting)
@@ -261,7 +261,7 @@ class Engine:
         self._wake.notify()
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Run a function between two steps and raise what it raises; EngineStopped when there are no more steps."""
+        """Run a function between two steps and raise its error, or EngineStopped when there are no more steps."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -304,13 +304,13 @@ class Engine:
         """Fail all requests and take no more."""
         with self._wake:
             self._is_stopping = True
-            # Those that have ended with another error are taken from the streams by it.
+            # A stream that already has another error among the outputs ends with that one, which comes first.
             self._loop.outputs += [(stream_id, EngineStopped()) for stream_id in self._streams]
         self._flush()
         self.is_broken = True
 
     def _turn(self) -> bool:
-        """Run the commands that came meanwhile, then one step; False when the engine is to stop."""
+        """Run the commands posted meanwhile, then one step. Returns False when the engine is to stop."""
         with self._wake:
             while not (self._inbox or self._is_stopping or self._loop.has_work):
                 self.last_step_at = time.monotonic()
@@ -354,6 +354,6 @@ class Engine:
         try:
             loop.call_soon_threadsafe(self._deliveries.setdefault(loop, Deliveries()).add, batch)
         except RuntimeError:
-            # The loop is closed: nobody is left to read.
+            # The loop is closed, so nobody is left to read.
             for stream, _ in batch:
                 self.abort(stream.stream_id)

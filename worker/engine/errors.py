@@ -1,4 +1,4 @@
-"""Why the engine refuses or gives up a request; the class is the meaning, rendered by the server."""
+"""Reasons why the engine refuses or gives up a request; the class is the meaning, rendered by the server."""
 
 from protocol.context_window import CONTEXT_LENGTH_EXCEEDED, answer_too_long
 from protocol.errors import ADAPTER_UNAVAILABLE, ErrorType, ProtocolError
@@ -27,7 +27,7 @@ class PromptTooLong(InvalidRequest):
 
 
 class NoTokenLeft(InvalidRequest):
-    """Not the model's fault, nor the worker's: whoever asks again gets the same."""
+    """The fault of neither the model nor the worker: a retry gets the same error."""
 
     def __init__(self, param: str | None) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ class NoTokenLeft(InvalidRequest):
 
 
 class GrammarLimit(InvalidRequest):
-    """An answer came upon a bound of the grammar engine before its first token."""
+    """An answer hit a limit of the grammar engine before its first token."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the grammar could not be followed: {reason}", code="grammar_limit")
@@ -54,7 +54,7 @@ class UnknownAdapter(EngineError):
 
 
 class AdapterUnavailable(EngineError):
-    """It is known, but could not be loaded; only the requests for it fail."""
+    """The adapter is known but could not be loaded; only the requests for it fail."""
 
     status = 503
     type: ErrorType = "overloaded_error"
@@ -93,11 +93,11 @@ class DeadlineExceeded(EngineError):
 
 
 class DeviceLost(Exception):
-    """What the model computes on takes no more work; a new process may find it sound. One line naming the reason."""
+    """The model's device takes no more work; a new process may find it sound. One line naming the reason."""
 
 
 class StepFailed(EngineError):
-    """A computing step broke; only the requests that it held fail."""
+    """A step's computation broke; only the requests in that step fail."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the model's computation failed: {reason}", code="step_failed")

@@ -1,4 +1,4 @@
-"""Which running sequences give way, and when a waiting one may take from its own class. Pure."""
+"""Which running sequences are evicted, and when a waiting one may displace others of its own class. Pure."""
 
 from collections.abc import Iterable
 
@@ -7,25 +7,25 @@ from worker.engine.request import EngineRequest
 from worker.engine.sequence import Sequence
 
 MAX_PREEMPTED = 2
-"""After this many evictions a sequence gives way to its own class only as the youngest of those that suffered as much,
-so that it is finished in the end."""
+"""A sequence evicted this often is spared: within its class it is evicted only when all others are spared, too, and
+then the youngest goes first, so that every sequence finishes in the end."""
 
 
 def rank(sequence: Sequence) -> int:
-    """Its class; a sequence that runs out of turn stands before all classes."""
+    """The sequence's class; one that runs out of turn ranks before all classes."""
     return -1 if sequence.is_out_of_turn else sequence.request.priority
 
 
 def worst(sequences: Iterable[Sequence], pool: BlockPool) -> Sequence:
-    """In the lowest class the one with the least work to lose, among equals the youngest."""
+    """The sequence of the lowest class with the least work to lose; among equals, the youngest."""
     return max(sequences, key=lambda sequence: _badness(sequence, pool))
 
 
 def evictable_for(
     newcomer: Sequence, running: list[Sequence], num_blocks: int, *, max_num_seqs: int, pool: BlockPool
 ) -> list[Sequence]:
-    """The sequences that may be evicted to admit `newcomer`, which needs num_blocks more, in the order in which they
-    go: all of lower classes, then those of tenants of its own class that hold more than its tenant would.
+    """The sequences that may be evicted to admit `newcomer`, which needs num_blocks more, in eviction order: all of
+    lower classes, then those of tenants of its own class that hold more than its tenant would.
     """
     lower = [each for each in running if rank(each) > newcomer.request.priority]
     lower.sort(key=lambda sequence: _badness(sequence, pool), reverse=True)
@@ -34,7 +34,7 @@ def evictable_for(
 
 
 class _Holdings:
-    """Each tenant's share of a class's slots and blocks: the larger of the two, over its weight."""
+    """Each tenant's share of a class's slots and blocks: the larger of the two, divided by the tenant's weight."""
 
     def __init__(self, running: list[Sequence], priority: int, max_num_seqs: int, pool: BlockPool) -> None:
         self._max_num_seqs = max_num_seqs
@@ -45,8 +45,8 @@ class _Holdings:
                 self._held.setdefault(each.request.tenant, []).append(each)
 
     def over_share(self, request: EngineRequest, num_blocks: int) -> list[Sequence]:
-        """What other tenants give up while they keep at least as much as the request's tenant would then hold, so that
-        no exchange calls for the opposite one."""
+        """Sequences that other tenants give up while they keep at least as much as the request's tenant would then
+        hold, so that no exchange calls for the opposite one."""
         own = self._held.pop(request.tenant, [])
         wanted = self._part(own, more_seqs=1, more_blocks=num_blocks) / request.weight
         found: list[Sequence] = []
@@ -73,5 +73,5 @@ def _badness(sequence: Sequence, pool: BlockPool) -> tuple[int, bool, int, int]:
 
 
 def _work_lost(sequence: Sequence, pool: BlockPool) -> int:
-    """Computed tokens in blocks that nobody else keeps."""
+    """Computed tokens in blocks that no other sequence owns."""
     return min(sequence.num_computed, BLOCK_SIZE * len(pool.unshared(sequence.owned_blocks)))

@@ -11,8 +11,8 @@ is below the floor. Nor is x's counter above floor + U(x): at its last turn the 
 then it was charged only for running sequences, at most S of them at a cost of at most C each. So the counters of two
 waiting tenants never differ by more than the larger U, and the gap f - g moves by at most U(f) + U(g).
 
-It follows that nobody waits for ever: while g waits, no other tenant is served more than that beyond g. The same holds
-between a tenant's adapters, with weights of 1, while the tenant has requests waiting. Younger prompts of the same
+It follows that no tenant waits forever: while g waits, no other tenant is served more than that beyond g. The same
+holds between a tenant's adapters, with weights of 1, while the tenant has requests waiting. Younger prompts of the same
 tenant and adapter that pass a prompt of L tokens have fewer than 3 L tokens in all, see `_Line`.
 """
 
@@ -53,7 +53,7 @@ class FairQueue:
         self._line_of(sequence).rejoin(sequence)
 
     def peek(self) -> Sequence:
-        """The next to serve; there must be one."""
+        """The next sequence to serve; the queue must not be empty."""
         tenant = self._tenants.next()
         return self._lines[tenant, self._adapters[tenant].next()].first()
 
@@ -76,7 +76,7 @@ class FairQueue:
                 self._tenants.leave(tenant)
 
     def charge(self, request: EngineRequest, cost: float) -> None:
-        """Add to the service that the request's tenant got, and within the tenant its adapter."""
+        """Add a cost to the service that the request's tenant got, and within the tenant, its adapter."""
         tenant, adapter = _names(request)
         self._tenants.charge(tenant, cost / request.weight)
         if tenant in self._adapters:
@@ -104,7 +104,7 @@ class Turns:
     """Whose turn it is: the waiting name that was served least.
 
     Among equals the oldest comes first, except that a name returning from idle, which was lifted to the same counter,
-    goes before it once. Not twice, or ever new names would keep the oldest from its turn.
+    goes before it once. If it could do so twice, ever new names would keep the oldest from its turn.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Turns:
         return bool(self._waiting)
 
     def enter(self, name: str) -> None:
-        """It waits from now on. The time before, in which it did not wait, earns no credit."""
+        """The name waits from now on. Time in which it did not wait earns no credit."""
         if name not in self._waiting:
             lift = min((self._served[other] for other in self._waiting), default=self._floor)
             own = self._served.get(name, 0.0)
@@ -143,7 +143,7 @@ class Turns:
         return next((name for name in equals if name in self._lifted), equals[0])
 
     def take(self, name: str) -> None:
-        """Its turn is used."""
+        """The name has used its turn."""
         self._passed |= {other for other in self._waiting if self._served[other] == self._served[name]}
         self._passed.discard(name)
         self._lifted.discard(name)
@@ -156,15 +156,15 @@ class Turns:
         return self._served.get(name, self._floor)
 
     def _forget_the_least_served(self) -> None:
-        """Half of the names that do not wait: those that would gain least from a fresh start if they came back."""
+        """Forgets half of the names that do not wait: those that would gain least from a fresh start on return."""
         idle = sorted(self._served.keys() - self._waiting.keys(), key=self._served.__getitem__)
         for name in idle[: len(idle) // 2]:
             del self._served[name]
 
 
 class _Line:
-    """One tenant's sequences for one adapter, ordered by the place that each gets when it joins: the tokens that joined
-    before it plus _AGEING times its own.
+    """One tenant's sequences for one adapter, ordered by the place that each gets when it joins: the number of tokens
+    that joined before it plus _AGEING times its own.
 
     A sequence of l tokens that passes one of L tokens joined later, after J tokens of others, and
     L + J + 4 l < 4 L. So J + l, all the tokens that can have passed, is less than 3 L.
@@ -186,7 +186,7 @@ class _Line:
         return self._entries[0][2]
 
     def leave(self, sequence: Sequence) -> int:
-        """How many are left."""
+        """Remove the sequence and return how many are left."""
         del self._entries[next(i for i, entry in enumerate(self._entries) if entry[2] is sequence)]
         return len(self._entries)
 

@@ -1,4 +1,4 @@
-"""A launched step on its way: what the loop has to know when it ends."""
+"""A launched step in flight: what the loop must know when the step ends."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from worker.engine.sequence import Advance, Chunk, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of a step: how many sequences decode, how many prompt tokens it has, how many sequences can run together."""
+    """A step's load: how many sequences decode, how many prompt tokens it has, how many sequences can run together."""
 
     num_decodes: int
     num_prefill: int
@@ -17,7 +17,7 @@ class Load:
 
     @classmethod
     def of(cls, chunks: list[Chunk], num_together: int) -> "Load":
-        """Before the chunks are launched."""
+        """Call before the chunks are launched."""
         prefills = [chunk for chunk in chunks if not (chunk.is_decode or chunk.sequence.is_extending)]
         return cls(len(chunks) - len(prefills), sum(chunk.num_tokens for chunk in prefills), num_together)
 
@@ -25,7 +25,7 @@ class Load:
 @dataclass(slots=True)
 class Flight:
     """load: None for a chunk that is tried alone. kept: sequences that ended meanwhile, with the blocks that the step
-    still writes and reads; until it has ended these are nobody else's."""
+    still reads and writes; no other sequence gets these blocks before the step has ended."""
 
     advances: list[Advance]
     pending: Pending
@@ -41,7 +41,7 @@ class Flight:
         return any(advance.sequence is sequence for advance in self.advances)
 
     def keep(self, sequence: Sequence, pool: BlockPool) -> None:
-        """Before its owner releases the blocks."""
+        """Keep the sequence's blocks for this step; call before their owner releases them."""
         blocks = list(sequence.owned_blocks)
         pool.share(blocks)
         self.kept.append((sequence, blocks))

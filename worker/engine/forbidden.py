@@ -1,4 +1,4 @@
-"""Tokens that an answer must not go on with: bad words, as vLLM knows them, and all but the allowed ones."""
+"""Tokens that must not come next in an answer: ends of bad words, as in vLLM, and all but the allowed tokens."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ from worker.engine.sequence import Sequence
 
 
 def forbidden_ids(sequence: Sequence) -> list[int]:
-    """The last tokens of bad words whose other tokens the answer ends with.
+    """The last token of each bad word whose other tokens the answer ends with.
 
-    Where they would leave nothing of what is allowed, none is forbidden.
+    None is forbidden if that would leave none of the allowed tokens.
     """
     sampling, said = sequence.request.sampling, sequence.token_ids
     found = [word[-1] for word in sampling.bad_words if _ends_with(said, word, sequence.num_prompt)]
@@ -21,7 +21,7 @@ def forbidden_ids(sequence: Sequence) -> list[int]:
 
 
 def allowed_words(sequence: Sequence, forbidden: list[int], vocab_size: int) -> NDArray[np.int32]:
-    """As `Masks.words`: the tokens that are allowed without a grammar, less the forbidden ones."""
+    """As in `Masks.words`: the tokens that are allowed without a grammar, less the forbidden ones."""
     allowed = sequence.request.sampling.allowed_token_ids
     bits = np.full(-(-vocab_size // 32) * 32, allowed is None)
     if allowed is not None:
@@ -31,8 +31,8 @@ def allowed_words(sequence: Sequence, forbidden: list[int], vocab_size: int) -> 
 
 
 def leaves_nothing(sequence: Sequence, eos_token_ids: Iterable[int]) -> bool:
-    """Whether its grammar and its other limits together allow no token, whatever the model computes; not where the
-    grammar's engine gave up."""
+    """Whether the sequence's grammar and other limits together allow no token, whatever the model computes. False if
+    the grammar engine gave up."""
     sampling, matcher = sequence.request.sampling, sequence.matcher
     if matcher is not None and matcher.error:
         return False
@@ -47,7 +47,7 @@ def leaves_nothing(sequence: Sequence, eos_token_ids: Iterable[int]) -> bool:
 
 
 def limiting_field(sampling: SamplingParams) -> str | None:
-    """The field that leaves no token, where it can be told."""
+    """The request's field that leaves no token, if it can be identified."""
     fields = {"allowed_token_ids": sampling.allowed_token_ids, "bad_words": sampling.bad_words}
     return next((name for name, value in fields.items() if value), "min_tokens" if sampling.min_tokens else None)
 

@@ -1,4 +1,4 @@
-"""From a step's chunks to its tables on the GPU, all of them in one copy."""
+"""Turns a step's chunks into its tables on the GPU, all in one copy."""
 
 from collections.abc import Sequence as Indexed
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from worker.model.config import ModelConfig
 from worker.model.gpu_forward import GpuStep, Window
 
 _MAX_PLACES = 16
-"""Pages of 16 ranks of the largest adapter."""
+"""The most pages, of 16 ranks each, that an adapter has."""
 _SAMPLE = "sample."
 _BUCKET_STEP = 16
-"""So many rows, at most, a graph's batch is filled up by."""
+"""The most rows by which a graph's batch is padded."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """What does not change from step to step."""
+    """Values that do not change from step to step."""
 
     config: ModelConfig
     itemsize: int
@@ -48,7 +48,7 @@ class Shapes:
 
 
 def buffer_words(shapes: Shapes, *, max_seqs: int, max_tokens: int) -> int:
-    """Enough for any step of up to so many sequences and tokens."""
+    """A buffer size that is enough for any step of up to max_seqs sequences and max_tokens tokens."""
     max_seqs += _BUCKET_STEP
     max_tokens += _BUCKET_STEP
     tables = max_seqs * (blocks_needed(shapes.max_model_len) + 1)
@@ -73,8 +73,8 @@ class _Fields:
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """All of a step's tables. feeds [tokens] int32: where in `GpuSampler.last` the step finds a token, instead of in
-    forward.token_ids; -1 for those that the host knew."""
+    """All of a step's tables. feeds [tokens] int32: the index in `GpuSampler.last` of a token that the host did not
+    know; -1 for tokens in forward.token_ids."""
 
     forward: GpuStep
     feeds: Tensor
@@ -90,8 +90,8 @@ def put_step(
     slot_pages: Indexed[Indexed[int]],
     bucket: int | None = None,
 ) -> StepTables:
-    """chunks: those of one token first. bucket: chunks of one token only, filled up to so many rows, and tables whose
-    places and sizes depend on the bucket alone, as a graph wants them; the rows beyond own the dummy block."""
+    """chunks: those of one token first. bucket: chunks of one token only, padded to this many rows, and tables whose
+    places and sizes depend on the bucket alone, as a graph needs them. Padding rows own the dummy block."""
     decodes = [chunk for chunk in chunks if chunk.num_tokens == 1]
     prefills = list(chunks[len(decodes) :])
     assert bucket is None or (not prefills and len(decodes) <= bucket)
@@ -144,7 +144,7 @@ def _add_tokens(fields: _Fields, chunks: Indexed[Chunk], sampler: GpuSampler, pa
         slots += [sequence.block_ids[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in places]
         if chunk.yields:
             rows.append(len(token_ids) - 1)
-    # Rows that pad have slots of their own behind the cache, which nobody reads.
+    # Padding rows have their own slots behind the cache, which nobody reads.
     slots += [dummy_block * BLOCK_SIZE + i for i in range(padding)]
     fields.add("token_ids", token_ids + [0] * padding)
     fields.add("feeds", feeds + [-1] * padding)

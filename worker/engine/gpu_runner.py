@@ -31,8 +31,8 @@ log = logging.getLogger("tiergate.engine")
 
 
 class GpuRunner:
-    """As `worker.engine.runner.Runner`; not thread-safe. At most two launches may be unread. The cache has one block
-    more than the scheduler knows, or a few: the rows that fill a graph's batch own them."""
+    """As `worker.engine.runner.Runner`; not thread-safe. At most two launches may be unread. The cache has one or a few
+    more blocks than the scheduler knows, which belong to the rows that pad a graph's batch."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class GpuRunner:
 
     @property
     def is_lost(self) -> bool:
-        """After an illegal address every call of the driver fails until the process ends; after too little memory none
-        does, and what torch keeps for later steps is given back."""
+        """After an illegal address, every driver call fails until the process ends. After a shortage of memory none
+        does, and the memory that torch keeps for later steps is given back."""
         if self._model.embedding.device.type != "cuda":
             return False
         try:
@@ -92,11 +92,11 @@ class GpuRunner:
         return False
 
     def close(self) -> None:
-        """End its threads; it launches no more."""
+        """End the runner's threads; it launches nothing more."""
         self._masks.close()
 
     def take_memory(self) -> None:
-        """It is taken already."""
+        """Nothing to do: the memory is already taken."""
 
     def _launch(self, chunks: list[Chunk], yielding: list[Sequence]) -> Pending:
         needs_states = any(chunk.sequence.request.pooling is not None or is_wanted(chunk) for chunk in chunks)
@@ -112,7 +112,7 @@ class GpuRunner:
                 assert self._graphs is not None
                 self._graphs.replay_forward(bucket)
         finally:
-            # Until it is there the matchers are not ours.
+            # The matchers must not be touched until this result is there.
             masks = None if filling is None else filling.result()
         if masks is not None:
             self._sampler.allow(yielding, masks)
@@ -124,7 +124,7 @@ class GpuRunner:
         else:
             num_rows, words = len(yielding), self._choose(self._output_rows(states))
             if needs_states:
-                # Seldom, and then the host waits here.
+                # Rare; the host waits here for the states.
                 pooled, scored = pool(chunks, states, self._model), score_prompts(chunks, states, self._model)
         fetched = self._results.fetch(self._sampler.wanted_words(words, yielding, num_rows))
         wishes = [wish_of(sequence.request.sampling) for sequence in yielding]
@@ -136,7 +136,7 @@ class GpuRunner:
         )
 
     def _forward_rows(self, size: int) -> Tensor:
-        """Of the step in the buffer, the states that `_choose` wants."""
+        """The states that `_choose` needs, of the step in the buffer."""
         assert self._tables is not None and self._tables.forward.num_decodes == size
         return self._output_rows(self._forward())
 

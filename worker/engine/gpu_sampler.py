@@ -1,4 +1,4 @@
-"""Tokens chosen on the GPU, within the step's graph: what a request wants lies in tables there, by its slot."""
+"""Chooses tokens on the GPU, within the step's graph: requests' parameters lie in tables there, by slot."""
 
 import secrets
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ from worker.engine.token_logprobs import Wish, wish_of
 from worker.guided.masks import Masks
 
 _MAX_BIASES = 4096
-"""Of a request: its biases, and again with the tokens that it must not end with yet."""
+"""The most entries of a request: its biases, and the same again with the tokens that must not end it yet."""
 
 _TYPES: dict[str, tuple[Any, Any, float]] = {
-    # First what has 8 bytes. Name -> on the host, on the GPU, of a row that pads.
+    # 8-byte fields first. Name -> type on the host, type on the GPU, value in padding rows.
     "uniform": (np.float64, torch.float64, 0),
     "temperature": (np.float32, torch.float32, 0),
     "top_p": (np.float32, torch.float32, 1),
@@ -39,12 +39,12 @@ _TYPES: dict[str, tuple[Any, Any, float]] = {
     "masks": (np.int32, torch.int32, -1),
 }
 WORDS_A_ROW = 16
-"""Of a step's buffer, all fields together."""
+"""Words per row in a step's buffer, for all fields together."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTables:
-    """tokens [rows] int32: where in `GpuSampler.last` each token goes."""
+    """tokens [rows] int32: the index in `GpuSampler.last` for each row's token."""
 
     parameters: StepParameters
     wanted: Wanted
@@ -53,7 +53,7 @@ class SampleTables:
 
 class GpuSampler:
     """As `worker.engine.sampler.Sampler`. last [slots + 1] int32: each sequence's newest token, which the next step
-    reads without anybody waiting for it; the one more is for rows that pad a graph's batch."""
+    reads without the host's waiting for it; the extra entry is for rows that pad a graph's batch."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], *, max_seqs: int, device: torch.device) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
@@ -76,16 +76,16 @@ class GpuSampler:
 
     @property
     def words_a_row(self) -> int:
-        """Of what `read` wants of a step, at most."""
+        """The most words per row that `read` needs of a step."""
         return 2 + 2 * self.most_logprobs + MOST_GPU_ASKED
 
     def slot(self, sequence: Sequence) -> int:
-        """Where in `last` the token is that it has ahead."""
+        """The index in `last` of the token that the sequence has ahead."""
         return self._slots.of(sequence)
 
     def fields(self, sequences: list[Sequence], num_rows: int) -> dict[str, NDArray[Any]]:
-        """A step's rows for its buffer, filled up to num_rows. Sequences that are new here are written to the tables
-        on the GPU; `confirm` follows when the step is launched."""
+        """A step's rows for its buffer, padded to num_rows. Writes sequences that are new here to the GPU's tables;
+        call `confirm` once the step is launched."""
         slots = [self._begin(sequence) for sequence in sequences]
         params = [sequence.request.sampling for sequence in sequences]
         places = [self._places(sequence, slot) for sequence, slot in zip(sequences, slots, strict=True)]
@@ -114,7 +114,7 @@ class GpuSampler:
         return found
 
     def allow(self, sequences: list[Sequence], masks: Masks) -> None:
-        """What those of a step that have a grammar may go on with, after `fields` and before `choose`."""
+        """Upload the masks of a step's sequences that have a grammar; call between `fields` and `choose`."""
         for row, words in zip(masks.rows, masks.words, strict=True):
             sequence = sequences[row]
             if _is_limited(sequence.request.sampling):
@@ -125,11 +125,11 @@ class GpuSampler:
         self._slots.confirm(sequences)
 
     def doubt(self, sequences: list[Sequence]) -> None:
-        """Their step was not launched to the end."""
+        """The sequences' step was not launched to the end, so their table rows are written again."""
         self._slots.doubt(sequences)
 
     def tables(self, on_gpu: dict[str, Tensor]) -> SampleTables:
-        """on_gpu: what `fields` said, as words."""
+        """on_gpu: the values from `fields`, as words."""
         parameters = StepParameters(
             **{name: on_gpu[name].view(dtype) for name, (_, dtype, _) in _TYPES.items()},
             counts=self._counts,
@@ -141,15 +141,15 @@ class GpuSampler:
         return SampleTables(parameters, wanted, on_gpu["tokens"])
 
     def choose(self, logits: Tensor, tables: SampleTables) -> Tensor:
-        """Words for `wanted_words`, int32 on the GPU; the tokens are in `last` too. Logits [rows, vocab] stay as they
-        are."""
+        """Returns words for `wanted_words`, int32 on the GPU, and puts the tokens into `last`. Does not change logits
+        [rows, vocab]."""
         ids = choose(logits, tables.parameters)
         self.last.index_copy_(0, tables.tokens.long(), ids.clamp(min=0))
         own, top, top_ids = score(logits, ids, tables.wanted, most=self.most_logprobs)
         return torch.cat((ids, own.view(torch.int32), top.view(torch.int32).view(-1), top_ids.view(-1)))
 
     def wanted_words(self, words: Tensor, sequences: list[Sequence], num_rows: int) -> Tensor:
-        """What `read` needs of the words that `choose` made of a step of num_rows rows."""
+        """The words that `read` needs, from those that `choose` returned for a step of num_rows rows."""
         wishes = {sequence: wish for sequence in sequences if (wish := wish_of(sequence.request.sampling))}
         if not wishes:
             return words[:num_rows]
@@ -161,7 +161,7 @@ class GpuSampler:
         return torch.cat((words, *asked)) if asked else words
 
     def read(self, words: NDArray[np.int32], wishes: list[Wish | None], num_rows: int) -> list[Sampled | None]:
-        """words: what `wanted_words` gave; wishes: of each sequence."""
+        """words: from `wanted_words`; wishes: one for each sequence."""
         n, most = num_rows, self.most_logprobs
         ids = words[: len(wishes)].tolist()
         if len(words) == n:
@@ -199,7 +199,7 @@ class GpuSampler:
         return slot
 
     def _places(self, sequence: Sequence, slot: int) -> tuple[int, int]:
-        """Of its biases that hold now."""
+        """The range of the sequence's biases that apply now."""
         num_plain, num_early = self._num_biases[slot]
         start = slot * _MAX_BIASES
         if sequence.must_not_end:
@@ -207,7 +207,7 @@ class GpuSampler:
         return start, start + num_plain
 
     def _write_biases(self, sequence: Sequence, slot: int) -> None:
-        """First those that it asks for, then all that hold while it must not end."""
+        """Writes first the biases that the request asks for, then all that apply while its answer must not end."""
         params = sequence.request.sampling
         early: dict[int, float] = {}
         if params.min_tokens:
@@ -223,18 +223,18 @@ class GpuSampler:
             self._bias_values[place].copy_(torch.tensor(values, dtype=torch.float32), non_blocking=True)
 
     def _write_allowed(self, sequence: Sequence, slot: int) -> None:
-        """Anew where other tokens are forbidden than at its last step."""
+        """Writes the mask again if other tokens are forbidden than at the sequence's last step."""
         forbidden = forbidden_ids(sequence)
         if self._forbidden.get(slot) != forbidden:
             self._allow(slot, allowed_words(sequence, forbidden, self._vocab_size))
             self._forbidden[slot] = forbidden
 
     def _allow(self, slot: int, words: NDArray[np.int32]) -> None:
-        # Not from pinned memory, of which a copy under way would need its own: the driver has the words on return.
+        # Not from pinned memory, of which each copy in flight would need its own: the driver has the words on return.
         self._allowed[slot].copy_(torch.from_numpy(words), non_blocking=True)
 
     def _write_counts(self, sequence: Sequence, slot: int) -> None:
-        """What it has used, as `StepParameters.counts` wants it."""
+        """Writes the tokens that the sequence has used, in the form of `StepParameters.counts`."""
         history = history_of(sequence)
         ids, used = (torch.from_numpy(np.array(each, dtype=np.int64)) for each in (history.ids, history.counts))
         counts, device = self._counts[slot].zero_(), self._counts.device

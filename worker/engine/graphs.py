@@ -1,4 +1,4 @@
-"""CUDA graphs of the decode step, two for each size of a batch."""
+"""CUDA graphs of the decode step, two for each batch size."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Graph(Protocol):
 
 
 class CudaGraph:
-    """All graphs share one pool of memory: only one of them runs at a time."""
+    """All graphs share one memory pool, since only one of them runs at a time."""
 
     _pool: Any = None
 
@@ -32,14 +32,14 @@ class CudaGraph:
 
 
 def bucket_sizes(max_seqs: int) -> list[int]:
-    """1, 2, 4, then by 8 to 64, then by 16 to 256, up to the first that holds max_seqs."""
+    """1, 2, 4, then in steps of 8 to 64 and of 16 to 256, up to the first size that holds max_seqs."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 257, 16)]
     return [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] < max_seqs]
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """states, words: static, where the graphs leave what they compute."""
+    """states, words: static tensors that hold the graphs' results."""
 
     forward: Graph
     choice: Graph
@@ -48,10 +48,10 @@ class _Step:
 
 
 class DecodeGraphs:
-    """A step's tables lie in static memory, and its tokens are chosen by a graph of their own, so that grammars' masks
-    are uploaded while the model computes.
+    """A step's tables lie in static memory. A separate graph chooses the tokens, so that grammars' masks are uploaded
+    while the model computes.
 
-    forward: of the step of so many rows -> states to choose from; choose: of such states -> words.
+    forward: a step's number of rows -> its states to choose from; choose: those states -> words.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class DecodeGraphs:
         self._steps: dict[int, _Step] = {}
 
     def capture(self, prepare: Callable[[int], None]) -> None:
-        """prepare: fill the static memory for a step of so many rows. From the largest on, so that the smaller ones
-        find their memory in the pool."""
+        """prepare: fills the static memory for a step of the given number of rows. Captures the largest size first, so
+        that the smaller ones find their memory in the pool."""
         for size in reversed(self._sizes):
             prepare(size)
             self._steps[size] = self._capture(size)
@@ -85,7 +85,7 @@ class DecodeGraphs:
         return self._steps[size].words
 
     def _capture(self, size: int) -> _Step:
-        # Once outside: kernels are compiled, and libraries take their own memory.
+        # Once outside a graph, so that kernels are compiled and libraries take their own memory.
         self._choose(self._forward(size))
         forward, choice, results = self._new_graph(), self._new_graph(), []
         forward.capture(lambda: results.append(self._forward(size)))

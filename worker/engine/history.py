@@ -1,4 +1,4 @@
-"""What a sequence's sampling needs to know about its tokens, kept up to date at a constant cost a token. No torch."""
+"""Token counts that a sequence's sampling needs, kept up to date at a constant cost per token. No torch."""
 
 from array import array
 
@@ -14,7 +14,7 @@ class TokenHistory:
         self._num_seen = len(prompt_ids)
 
     def catch_up(self, token_ids: list[int]) -> None:
-        """token_ids: prompt and answer so far; what came since the last call is counted."""
+        """token_ids: prompt and answer so far; tokens since the last call are counted."""
         for i in range(self._num_seen, len(token_ids)):
             place = self._places.setdefault(token_ids[i], len(self.ids))
             if place == len(self.ids):

@@ -1,4 +1,4 @@
-"""The memory of the KV cache: how much where nobody said it; promised when the engine is made, taken by `take`."""
+"""The memory of the KV cache: its default size; promised when the engine is built, taken by `take`."""
 
 import ctypes
 import math
@@ -13,23 +13,23 @@ from torch import Tensor
 _MADV_POPULATE_WRITE = 23
 _PIECE_BYTES = 1 << 25
 _USED_PART = 4
-"""Requests rarely fill their windows, all at once never: a fourth of that serves as many."""
+"""Requests rarely fill their windows, and never all at once: a quarter of their full windows serves as many."""
 _FREE_PART = 4
-"""Of the memory that the machine has available, to leave some for others."""
+"""The default takes a quarter of the machine's available memory at most, to leave some for others."""
 _MOST_BYTES = 4 << 30
-"""Nobody expects that a process takes more of a CPU's memory unasked."""
+"""Nobody expects a process to take more of a CPU's memory unasked."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def default_bytes(window_bytes: int, *, num_seqs: int, available_bytes: int) -> int:
-    """For num_seqs requests whose full windows take window_bytes each; at least one window, where it fits at all."""
+    """For num_seqs requests whose full windows take window_bytes each; at least one window, if that fits at all."""
     wanted = window_bytes * num_seqs // _USED_PART
     within = min(wanted, available_bytes // _FREE_PART, _MOST_BYTES)
     return max(within, min(window_bytes, available_bytes // 2))
 
 
 def available_bytes() -> int:
-    """What the machine could still give this process: of its memory, or of its container's, if that is less."""
+    """The memory that this process could still get: the machine's available memory, or its container's if less."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         available = int(lines["MemAvailable"].split()[0]) << 10
@@ -43,7 +43,7 @@ def available_bytes() -> int:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that cost no time; in huge pages, where the system has them."""
+    """Zeros that take no time to write; in huge pages, where the system has them."""
     pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
@@ -51,10 +51,10 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def take(tensors: Iterable[Tensor]) -> None:
-    """Take the memory of all that was never written, and leave the content as it is, whoever writes meanwhile.
+    """Take the memory of all pages that were never written. Contents stay as they are, even if written meanwhile.
 
-    In pieces, since others of the process need its memory map, too. Linux before 5.14 refuses; there, memory is taken
-    as it is written.
+    Works in pieces, since other threads of the process need its memory map, too. Linux before 5.14 refuses; there,
+    memory is taken as it is written.
     """
     madvise = ctypes.CDLL(None).madvise
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""The engine's own thread: requests in, one step after the other, outputs out. Nothing here is thread-safe."""
+"""The work of the engine's thread: requests in, step after step, outputs out. Nothing here is thread-safe."""
 
 import logging
 import time
@@ -41,12 +41,12 @@ Output = tuple[str, TokenOutput | EngineError]
 class StepLoop:
     """Holds every live request. `outputs` collects (stream id, output) until the caller takes them.
 
-    A step is launched before the one before it is finished, where the runner computes beside this thread: then
-    `_flight` is what was launched last.
+    If the runner computes beside this thread, a step is launched before the previous one is finished; `_flight` is
+    then the step that was launched last.
     """
 
     def __init__(self, parts: EngineParts, post: Callable[[Callable[[], None]], None]) -> None:
-        """post: has a function called between two steps, from any thread."""
+        """post: runs a function between two steps; callable from any thread."""
         self._parts = parts
         self.adapters = AdapterQueue(parts.lora, post=post, begin=self._begin, fail=self._fail_unbegun)
         self._scheduler = parts.scheduler
@@ -67,12 +67,12 @@ class StepLoop:
 
     @property
     def has_work(self) -> bool:
-        """What waits for an adapter alone is no work."""
+        """Requests that only wait for an adapter are not work."""
         return self._flight is not None or self._scheduler.num_running + self._scheduler.num_waiting > 0
 
     def submit(self, stream_ids: list[str], requests: list[EngineRequest], arrived_at: float) -> None:
-        """Requests with the same prompt, adapter and salt, and a stream's id for each. The first computes the prompt,
-        and the others then share its blocks; only the first may ask for prompt_logprobs."""
+        """requests: with the same prompt, adapter and salt; stream_ids: one for each. The first request computes the
+        prompt, and the others then share its blocks; only the first may ask for prompt_logprobs."""
         adapter, version = requests[0].adapter, None
         if adapter is not None:
             try:
@@ -114,10 +114,10 @@ class StepLoop:
             self._siblings.hold(first, others)
 
     def _begin_names(self, request: EngineRequest, adapter_digest: str) -> tuple[bytes, list[bytes]]:
-        """The root of the names of the request's blocks, and the names of the public blocks that it begins with."""
+        """The root of the request's block names, and the names of the public blocks that the prompt begins with."""
         version = self._parts.model_version
         if request.sampling.prompt_logprobs is not None:
-            # A salt of its own: tokens found in the cache are not computed, and then have no probabilities.
+            # A unique salt: tokens found in the cache are not computed, and so have no probabilities.
             salt = f"{request.cache_salt} {uuid4()}"
             return root_digest(salt=salt, model_version=version, adapter_digest=adapter_digest), []
         root = root_digest(salt=request.cache_salt, model_version=version, adapter_digest=adapter_digest)
@@ -125,7 +125,7 @@ class StepLoop:
         return salted_digest(root, public[-1]) if public else root, public
 
     def abort(self, stream_id: str) -> None:
-        """Free the stream's blocks. Unknown ids are ignored, since it may just have ended."""
+        """Free the stream's blocks. Unknown ids are ignored, since the stream may just have ended."""
         sequence = self._scheduler.get(stream_id)
         if sequence is not None:
             self._drop(sequence)
@@ -150,8 +150,8 @@ class StepLoop:
             self._was_checked = True
 
     def step(self) -> None:
-        """Launch what the scheduler chooses, and finish what was launched before. When the launch raises, each request
-        is tried alone, so that a request fails only when its own computation breaks."""
+        """Launch the chunks that the scheduler chooses, and finish the step launched before. If the launch raises, each
+        request is tried alone, so that a request fails only when its own computation breaks."""
         started_at = time.monotonic()
         self._was_checked = False
         self._expire(started_at)
@@ -186,13 +186,14 @@ class StepLoop:
                 self._fail(sequence, DeadlineExceeded())
 
     def _must_settle(self) -> bool:
-        """Whether the launched step ends before the next one is chosen, whose choice or preparation depends on it."""
+        """Whether the launched step must end before the next one is chosen, since choosing or preparing it needs the
+        result."""
         if self._flight is None:
             return False
         return any(each.needs_host for each in self._flight.sequences) or self._scheduler.must_settle()
 
     def _launch(self, chunks: list[Chunk], started_at: float, load: Load | None) -> Flight:
-        """What may raise comes before any change, so that the same chunks can be launched again."""
+        """All that may raise comes before any change, so that the same chunks can be launched again."""
         pending = self._parts.runner.launch(chunks)
         return Flight(self._scheduler.launch(chunks), pending, started_at, load)
 
@@ -201,7 +202,7 @@ class StepLoop:
         self._finish(flight)
 
     def _finish(self, flight: Flight | None) -> None:
-        """Take what the launched step yields; another one may have been launched since."""
+        """Take the results of a launched step; another one may have been launched since."""
         if flight is None:
             return
         try:
@@ -239,7 +240,7 @@ class StepLoop:
             self.rate.record_step(duration_s)
 
     def _lost(self, sequences: list[Sequence], flight: Flight | None, error: Exception) -> DeviceLost:
-        """The requests that were being computed fail; what else is alive is the caller's to end."""
+        """Fails the requests that were being computed; the caller ends all other live ones."""
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         for sequence in dict.fromkeys([*sequences, *([] if flight is None else flight.sequences)]):
             if self._is_live(sequence):
@@ -247,11 +248,11 @@ class StepLoop:
         return DeviceLost(f"the device is lost, and only a new process can use it again: {reason}")
 
     def _is_live(self, sequence: Sequence) -> bool:
-        """Not so after an end that came while a launched step still computed it."""
+        """False once the sequence has ended while a launched step was still computing it."""
         return self._scheduler.get(sequence.stream_id) is sequence
 
     def _compute_alone(self, chunk: Chunk) -> None:
-        """Of a launch that failed. What was launched before it may have ended the request."""
+        """Compute one chunk of a failed launch. The step launched before it may have ended the request."""
         if not self._is_live(chunk.sequence):
             return
         try:
@@ -276,9 +277,10 @@ class StepLoop:
         self.outputs.append((sequence.stream_id, make_output(sequence, [], "stop", embedding)))
 
     def _accept(self, sequence: Sequence, sampled: Sampled | None) -> None:
-        """Append a sampled token and output it. None: the logits were not finite, or nothing is allowed.
+        """Append a sampled token and output it. sampled: None if the logits were not finite or no token is allowed.
 
-        An answer that has begun ends where nothing is allowed, or its grammar meets a bound: its tokens are billed.
+        An answer that has begun ends, instead of failing, when no token is allowed or its grammar hits a limit: its
+        tokens are billed.
         """
         if sampled is None and not (sequence.num_output and self._is_stuck(sequence)):
             self._fail_without_token(sequence)
@@ -287,7 +289,7 @@ class StepLoop:
         if is_first:
             self._count_prompt(sequence)
             self._begin_siblings(sequence)
-        # An answer without any token, or one that another replica ended, is over before this token.
+        # An answer with max_tokens 0, or one whose given ids end it, is over before this token.
         reason = finish_reason(sequence, self._parts.eos_token_ids)
         token_ids: list[int] = []
         if sampled is None:
@@ -295,7 +297,7 @@ class StepLoop:
         elif reason is None:
             token_ids, reason = append(sequence, sampled.token_id, self._parts.eos_token_ids)
             if sequence.matcher is not None and sequence.matcher.error:
-                # Beyond the bound the grammar vouches for no token.
+                # Beyond its limit, the grammar vouches for no token.
                 del sequence.token_ids[-len(token_ids) :]
                 if not sequence.num_output:
                     self._fail_without_token(sequence)
@@ -314,7 +316,7 @@ class StepLoop:
         self.outputs.append((sequence.stream_id, output))
 
     def _begin_siblings(self, sequence: Sequence) -> None:
-        """For when the leader's prompt is computed, or never will be."""
+        """Queue the siblings once their leader's prompt is computed, or never will be."""
         for sibling in self._siblings.release(sequence):
             self._scheduler.add(sibling)
 
@@ -346,12 +348,12 @@ class StepLoop:
         self._fail(sequence, StepFailed("what the model computed is not finite (NaN or infinite)"))
 
     def _discard_blocks(self, sequence: Sequence) -> None:
-        """Remove its blocks' names, since its keys may be NaN and must not be found in the cache.
+        """Remove the names of the sequence's blocks, since its keys may be NaN and must not be found in the cache.
 
         Blocks with other owners keep their names. If these owners are poisoned too, the last of them removes the names.
         """
         pool, outlived = self._scheduler.pool, sequence.block_ids[: sequence.num_outlived]
-        # Blocks that it gave up and that are free may still hold what it wrote.
+        # Free blocks that the sequence gave up may still hold what it wrote.
         pool.unname(pool.unshared(sequence.owned_blocks) + pool.free_of(outlived))
 
     def _fail(self, sequence: Sequence, error: EngineError) -> None:

@@ -1,4 +1,4 @@
-"""The parts of an engine, made from its settings: checkpoint, adapters, cache, scheduler."""
+"""Builds the parts of an engine from its settings: checkpoint, adapters, cache, scheduler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ from worker.model.llama import load_llama, projection_shapes
 from worker.model.weights import content_version, target_dtype
 
 _MIN_THREADED_WEIGHTS = 30_000_000
-"""Smaller models gain little from a second thread, and where another process wants the core, OpenMP's threads wait for
-each other: steps of 2 ms were measured to take 300. Attention far into a long prompt takes all threads anyway."""
+"""Smaller models gain little from a second thread, and if another process wants the core, OpenMP's threads wait for
+each other: steps of 2 ms were measured at 300 ms. Attention far into a long prompt uses all threads anyway."""
 
 
 _PAGES_PER_SLOT = 4
-"""Adapters of more than 64 ranks take the place of several."""
+"""An adapter of rank above 64 takes the pages of several slots."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def load_parts(
     read: Callable[..., Adapter] = read_adapter,
     new_graph: Callable[[], Graph] = CudaGraph,
 ) -> EngineParts:
-    """read: `read_adapter`, or one that does something besides. Raises CheckpointError, AdapterError or DeviceError,
+    """read: `read_adapter`, or a function that does more besides. Raises CheckpointError, AdapterError or DeviceError,
     one line each."""
     try:
         return _load_parts(settings, read, new_graph)
@@ -148,12 +148,12 @@ def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_grap
 
 
 def _num_weights(config: ModelConfig) -> int:
-    """Roughly, in all layers."""
+    """The approximate number of weights in all layers."""
     return config.num_layers * config.hidden_size * (4 * config.hidden_size + 3 * config.intermediate_size)
 
 
 def _weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Roughly, of the whole model."""
+    """The approximate size of the whole model."""
     num_tables = 1 if config.tie_embeddings else 2
     return dtype.itemsize * (_num_weights(config) + num_tables * config.vocab_size * config.hidden_size)
 
@@ -168,7 +168,7 @@ def _window(settings: EngineSettings, config: ModelConfig, folder: Path) -> int:
 
 
 def _look_back(config: ModelConfig) -> int | None:
-    """The longest window of any layer, in tokens; None where a layer sees all tokens."""
+    """The longest window of any layer, in tokens; None if a layer sees all tokens."""
     windows = [window for window in config.windows if window is not None]
     return max(windows) if len(windows) == config.num_layers else None
 
@@ -176,8 +176,8 @@ def _look_back(config: ModelConfig) -> int | None:
 def num_kv_blocks(
     settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, max_model_len: int, state: GpuState | None
 ) -> int:
-    """The number that is set, or as many as fit into the memory and can be used; at least one window. state: of the
-    GPU, once it holds the weights; None for a CPU. Raises CheckpointError."""
+    """The configured number, or as many as fit into the memory and can be used; at least one window. state: the GPU's,
+    once it holds the weights; None for a CPU. Raises CheckpointError."""
     window = blocks_needed(max_model_len)
     bytes_each = block_bytes(config, dtype)
     fitting = kv_bytes(settings, state, window_bytes=window * bytes_each) // bytes_each

@@ -1,4 +1,4 @@
-"""A step that was launched, and what comes of it."""
+"""A launched step and its result."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,8 +10,8 @@ from worker.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """tokens: of the chunks that yield one, in order; None where the logits were not finite. pooled: see
-    `worker.engine.pooling`; prompt_logprobs: see `score_prompts`."""
+    """tokens: of the chunks that yield one, in order; None where the logits were not finite or no token is allowed.
+    pooled: see `worker.engine.pooling`; prompt_logprobs: see `score_prompts`."""
 
     tokens: list[Sampled | None]
     pooled: dict[Sequence, Any]
@@ -19,18 +19,18 @@ class StepResult:
 
 
 class Pending(Protocol):
-    """is_done: `wait` has nothing to wait for, so that no other step is launched before."""
+    """is_done: `wait` has nothing to wait for, so the loop calls it before launching another step."""
 
     @property
     def is_done(self) -> bool: ...
 
     def wait(self) -> StepResult:
-        """Once. Whatever it raises, the device is lost."""
+        """Call once. If it raises anything, the device is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Of a runner that computes while it launches."""
+    """The pending step of a runner that computes while it launches."""
 
     result: StepResult
     is_done: bool = True

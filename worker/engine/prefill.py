@@ -1,4 +1,4 @@
-"""How a step shares its prompt tokens, and how many there may be beside decodes. Pure; the caller brings the clock."""
+"""How a step shares its prompt tokens, and how many there may be beside decodes. Pure; the caller measures time."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from worker.engine.request import EngineRequest
 from worker.engine.sequence import Chunk, Sequence
 
 SHORT_PROMPTS = 128
-"""Prompts with the best places are finished at once, at any pace, up to this many tokens in a step: a newcomer with a
-short prompt should not wait for another step."""
+"""Prompts with the best places are finished at once, whatever the pace, up to this many tokens in a step: a newcomer
+with a short prompt should not wait for another step."""
 _OLDEST_SHARE = 4
 _FAR_BELOW = 4
 _MIN_TOKENS = 16.0
@@ -19,7 +19,7 @@ _MAX_GROWTH, _MAX_SHRINKAGE = 1.5, 0.5
 _MEASURED_EVERY = 16
 _NUM_MEASURED = 3
 _MAX_DEBT_S = 1.0
-"""A pause of the machine itself must not be repaid without end."""
+"""A pause of the machine itself must not be repaid endlessly."""
 
 
 def share_prefill(pending: list[Sequence], budget: int, *, limit: int, urgent: list[Sequence]) -> list[Chunk]:
@@ -51,15 +51,16 @@ def share_prefill(pending: list[Sequence], budget: int, *, limit: int, urgent: l
 def share_separate_step(
     pending: list[Sequence], running: list[Sequence], served: Callable[[EngineRequest], float], *, limit: int
 ) -> list[Chunk]:
-    """A step without decodes for prompts of which little is left: chunks that finish sequences of `pending`, best
-    first, of SHORT_PROMPTS or `limit` tokens at most; often none.
+    """A step without decodes for prompts that are nearly done: chunks that finish sequences of `pending`, best first,
+    of at most SHORT_PROMPTS or `limit` tokens together; often none.
 
     A request that arrives while others decode has waited for their step already, and beside them its prompt would take
     another long step. The others lose little, since a short prompt is not paced anyway. But each separate step reads
     the model's weights once more. So it is only for tenants that run at most a quarter of an equal share and were
-    served no more than any other tenant of their class, and only where nobody of a better class runs.
+    served no more than any other tenant of their class, and only if no request of a better class runs.
 
-    running: all that run, the pending among them. served: the service of a request's tenant in its class.
+    running: all running sequences, including the pending ones. served: the service that a request's tenant got in its
+    class.
     """
     num_running_of = Counter(each.request.tenant for each in running)
     num_most = len(running) / (_FAR_BELOW * len(num_running_of))
@@ -81,7 +82,7 @@ class _DecodeStep(NamedTuple):
 
 
 def _median(steps: deque[_DecodeStep]) -> _DecodeStep:
-    """Of two steps the shorter, since the other may have been a pause of the machine."""
+    """Of two steps the shorter one, since the other may include a pause of the machine."""
     return sorted(steps)[(len(steps) - 1) // 2]
 
 
@@ -115,9 +116,10 @@ class PrefillPace:
         return int(self._max_tokens) if is_due else 0
 
     def record(self, *, num_decodes: int, num_prefill: int, num_together: int, duration_s: float) -> None:
-        """A step of that many decodes and prompt tokens was computed, when `num_together` could run together.
+        """Record a computed step of num_decodes decodes and num_prefill prompt tokens, when `num_together` sequences
+        could run together.
 
-        Where decodes alone were wanted, a short prompt beside them does not make the step count as a mixed one, or a
+        If decodes alone were wanted, a short prompt beside them does not make the step count as a mixed one, or a
         series of short prompts would keep long ones from being computed at all. Nor is the step's duration taken for
         that of decodes alone, unless nothing better is known.
         """
@@ -145,7 +147,8 @@ class PrefillPace:
                 self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)
 
     def _together_s(self, num_together: int) -> float:
-        """The expected duration of that many decodes alone, by those of the smallest and the largest known number."""
+        """The expected duration of num_together decodes alone, on a line through the smallest and largest known numbers
+        of decodes."""
         smallest, largest = (_median(self._alone[size]) for size in (min(self._alone), max(self._alone)))
         more = max(largest.duration_s - smallest.duration_s, 0.0) / max(largest.num_decodes - smallest.num_decodes, 1)
         return smallest.duration_s + more * (num_together - smallest.num_decodes)

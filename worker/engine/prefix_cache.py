@@ -1,10 +1,11 @@
 """Names for the content of KV blocks. A block's keys depend on every token before it, so its name chains them all.
 
 The chain starts from the salt (the tenant), the model and the adapter: equal names mean equal keys and values, and
-nobody can hit, or time, another salt's blocks. 128 bits of a keyed-quality hash: collisions cannot be provoked.
+nobody can hit, or time, another salt's blocks. A name is 128 bits of a cryptographic hash: collisions cannot be
+provoked.
 
-Prompts that the operator made public are named without a salt, so that all tenants find them, by each adapter its own;
-what follows them is named by the tenant's salt again.
+Prompts that the operator made public are named without a salt, so that all tenants find them, separately for each
+adapter; the blocks that follow them are named by the tenant's salt again.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ _NO_SALT = b"\xff\xff\xff\xff"
 
 
 def root_digest(*, salt: str | None, model_version: str, adapter_digest: str) -> bytes:
-    """salt: None for what is public."""
+    """salt: None for public prompts."""
     parts = [_framed(part) for part in (model_version, adapter_digest)]
     return _digest(b"".join([_NO_SALT if salt is None else _framed(salt), *parts]))
 
@@ -35,13 +36,14 @@ def salted_digest(root: bytes, public: bytes) -> bytes:
 
 
 class PublicPrompts:
-    """Beginnings of prompts that all tenants share."""
+    """Prompt prefixes that all tenants share."""
 
     def __init__(self, prompts: Sequence[Sequence[int]] = ()) -> None:
         self._prompts = prompts
 
     def names(self, token_ids: Sequence[int], *, model_version: str, adapter_digest: str) -> list[bytes]:
-        """Of the full blocks that token_ids have in common with a public prompt, the one with the longest such part."""
+        """The names of the full blocks that token_ids share with a public prompt, the one with the longest common
+        prefix."""
         num_blocks = max((_num_common(prompt, token_ids) for prompt in self._prompts), default=0) // BLOCK_SIZE
         parent = root_digest(salt=None, model_version=model_version, adapter_digest=adapter_digest)
         names = []

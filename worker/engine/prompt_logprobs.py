@@ -8,7 +8,7 @@ from worker.engine.token_logprobs import Wish, read_logprobs, wish_of
 from worker.model.llama import LlamaModel
 
 _MAX_ROWS = 256
-"""A row of logits for each token of a long chunk would take gigabytes with a large vocabulary."""
+"""Rows of logits at a time: those of all tokens of a long chunk would take gigabytes with a large vocabulary."""
 
 
 def is_wanted(chunk: Chunk) -> bool:
@@ -16,10 +16,10 @@ def is_wanted(chunk: Chunk) -> bool:
 
 
 def score_prompts(chunks: list[Chunk], x: Tensor, model: LlamaModel) -> dict[Sequence, list[TokenLogprobs]]:
-    """What this step adds to `Sequence.prompt_logprobs`, for those whose request wants them.
+    """The log-probabilities that this step adds to `Sequence.prompt_logprobs`, for requests that want them.
 
-    x [tokens, hidden]: the step's states after the last layer, chunk after chunk. Nothing is changed, so that a step
-    can be computed again.
+    x [tokens, hidden]: the step's states after the last layer, chunk after chunk. Changes nothing, so that a step can
+    be computed again.
     """
     scored = {}
     offset = 0
@@ -32,7 +32,7 @@ def score_prompts(chunks: list[Chunk], x: Tensor, model: LlamaModel) -> dict[Seq
 
 
 def _rows(chunk: Chunk) -> range:
-    """Of the chunk's tokens those that tell how likely the prompt's next one was, and have not told it yet."""
+    """The chunk's tokens whose states tell how likely the next prompt or given token was, if not scored already."""
     sequence = chunk.sequence
     if sequence.request.sampling.prompt_logprobs is None:
         return range(0)
@@ -52,7 +52,7 @@ def _score(chunk: Chunk, x: Tensor, rows: range, model: LlamaModel) -> list[Toke
 
 
 def _wish(sequence: Sequence, place: int) -> Wish:
-    """Of the token there: one of the prompt, or one that another replica made for the answer."""
+    """The wish for the token at `place`: one of the prompt, or one that another replica generated for the answer."""
     sampling = sequence.request.sampling
     if place < sequence.num_prompt:
         return Wish(sampling.prompt_logprobs or 0, has_rank=True)

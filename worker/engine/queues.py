@@ -1,8 +1,8 @@
-"""Waiting sequences in strict classes (0 before 3), of which none waits for ever.
+"""Waiting sequences in strict classes (0 before 3), none of which waits forever.
 
-When better classes were admitted MAX_PASSED times while a class waited, that class may send its first sequence out of
+Once better classes were admitted MAX_PASSED times while a class waited, that class may send its first sequence out of
 turn: before all others, and from then on ranked before everything that runs, so that it is not evicted again. Each
-class has at most one such sequence. To the better classes that costs a slot and its blocks for each class below them,
+class has at most one such sequence. The cost to the better classes is a slot and its blocks for each class below them,
 and the wait until these are free.
 
 **The bound.** While a class has a sequence waiting and none running out of turn, better classes are admitted at most
@@ -51,7 +51,7 @@ class ClassQueues:
         return next((Turn(queue.peek(), is_out_of_turn=False) for queue in self._queues if len(queue)), None)
 
     def pop(self, turn: Turn) -> None:
-        """It is admitted, as `next` said."""
+        """Take the sequence that `next` returned, which is admitted."""
         priority = turn.sequence.request.priority
         self._queues[priority].pop()
         self._num_passed[priority] = 0
@@ -62,14 +62,14 @@ class ClassQueues:
             self._num_passed[i] += len(self._queues[i]) > 0
 
     def remove(self, sequence: Sequence) -> None:
-        """It waits no more, without having been admitted."""
+        """Remove a sequence that waits no more without having been admitted."""
         priority = sequence.request.priority
         self._queues[priority].remove(sequence)
         if not len(self._queues[priority]):
             self._num_passed[priority] = 0
 
     def forget(self, sequence: Sequence) -> None:
-        """It runs no more; another of its class may go out of turn."""
+        """The sequence runs no more; another of its class may go out of turn."""
         if sequence.is_out_of_turn:
             sequence.is_out_of_turn = False
             self._out_of_turn[sequence.request.priority] = None

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and a position only, never on the batch or on how often one was preempted."""
+"""Random numbers that depend on a seed and a position only, never on the batch or on preemptions."""
 
 _MASK = 2**64 - 1
 _OTHER_CHOICES = 0x5851F42D4C957F2D

@@ -1,10 +1,10 @@
-"""Which sequence has which row of the tables that stay on the GPU from step to step."""
+"""Assigns sequences to rows of the tables that stay on the GPU from step to step."""
 
 from worker.engine.sequence import Sequence
 
 
 class RequestSlots:
-    """A row for each running sequence; a row is given to another one when its owner runs no more and none is free."""
+    """A row for each running sequence. A row changes owners when its owner runs no more and no row is free."""
 
     def __init__(self, num_slots: int) -> None:
         self._free = list(reversed(range(num_slots)))
@@ -12,11 +12,11 @@ class RequestSlots:
         self._is_ready: set[Sequence] = set()
 
     def of(self, sequence: Sequence) -> int:
-        """Of one that has a row."""
+        """The row of a sequence that has one."""
         return self._slots[sequence]
 
     def take(self, sequence: Sequence) -> tuple[int, bool]:
-        """Its row, and whether the row holds what `confirm` was told of. At most num_slots sequences run at a time."""
+        """The sequence's row, and whether `confirm` marked it as filled. At most num_slots sequences run at a time."""
         if sequence not in self._slots:
             if not self._free:
                 self._sweep()
@@ -24,11 +24,11 @@ class RequestSlots:
         return self._slots[sequence], sequence in self._is_ready
 
     def confirm(self, sequences: list[Sequence]) -> None:
-        """Their rows are filled, and from now on kept up to date by the steps themselves."""
+        """The sequences' rows are filled; from now on the steps themselves keep them up to date."""
         self._is_ready.update(sequences)
 
     def doubt(self, sequences: list[Sequence]) -> None:
-        """A step of theirs was cut off: their rows are filled again."""
+        """A step of these sequences was cut off, so their rows must be filled again."""
         self._is_ready.difference_update(sequences)
 
     def _sweep(self) -> None:

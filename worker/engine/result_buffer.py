@@ -1,4 +1,4 @@
-"""What a step yields, on its way from the GPU."""
+"""A step's results on their way from the GPU."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Fetched:
-    """Words that arrive in pinned memory; it is used again once they were read."""
+    """Words that arrive in pinned memory, which is reused once they were read."""
 
     words: Tensor
     copied: Any
     is_read: bool = field(default=False)
 
     def read(self) -> NDArray[np.int32]:
-        """Wait for them, the only wait of a step; once."""
+        """Wait for the words, the only wait of a step. Call once."""
         if self.copied is not None:
             self.copied.synchronize()
         self.is_read = True
@@ -26,7 +26,7 @@ class Fetched:
 
 
 class ResultBuffer:
-    """Two pinned vectors in turn: a step's words arrive in the one while the last step's are read from the other."""
+    """Two pinned vectors in turn: a step's words arrive in one while the last step's are read from the other."""
 
     def __init__(self, num_words: int, device: torch.device) -> None:
         is_cuda = device.type == "cuda"

@@ -69,7 +69,7 @@ class Runner:
         try:
             outputs = self.run(chunks)
         finally:
-            # Until it is there the matchers are not ours.
+            # The matchers must not be touched until this result is there.
             masks = None if filling is None else filling.result()
         tokens = self._sampler.choose(outputs.logits, yielding, masks)
         return Done(StepResult(tokens, outputs.pooled, outputs.prompt_logprobs))
@@ -93,13 +93,13 @@ class Runner:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be computed any more, asked after a launch that raised."""
+        """Whether nothing can be computed any more; asked after a launch that raised."""
         return False
 
     def close(self) -> None:
-        """End its threads; it launches no more."""
+        """End the runner's threads; it launches nothing more."""
         self._masks.close()
 
     def take_memory(self) -> None:
-        """All of the cache's, which it else takes as it is first written; any thread may do it."""
+        """Take all of the cache's memory, which is otherwise taken as it is first written. Any thread may call this."""
         kv_memory.take(self._caches)

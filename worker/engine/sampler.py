@@ -1,4 +1,4 @@
-"""The next token of every sequence of a batch, by its own parameters and its own randomness."""
+"""Chooses the next token of every sequence in a batch, by the sequence's own parameters and randomness."""
 
 import secrets
 from array import array
@@ -19,7 +19,7 @@ from worker.engine.token_logprobs import read_logprobs, wish_of
 from worker.guided.masks import Masks
 
 _GREEDY_BELOW = 1e-5
-"""Lower temperatures would divide logits beyond what fp32 can hold; nothing but the likeliest is left by then."""
+"""Lower temperatures would scale logits beyond what fp32 can hold; only the likeliest token is left by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Sampled:
 
 class Sampler:
     """Sequences without a seed draw from a secret of this process and their order of arrival, so that a preempted one
-    goes on as it began."""
+    continues as it began."""
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], *, watermark: Watermark | None = None) -> None:
         self._vocab_size = vocab_size
@@ -41,8 +41,8 @@ class Sampler:
         self._salt = secrets.randbits(64)
 
     def choose(self, logits: Tensor, sequences: list[Sequence], masks: Masks | None = None) -> list[Sampled | None]:
-        """The next token for each row of logits [n, vocab] fp32, changed in place; None where they are not finite, or
-        nothing is allowed."""
+        """The next token for each row of logits [n, vocab] fp32, which are changed in place; None where a row is not
+        finite or no token is allowed."""
         with torch.inference_mode():
             wishes = {i: wish for i, each in enumerate(sequences) if (wish := wish_of(each.request.sampling))}
             asking = list(wishes)
@@ -55,7 +55,7 @@ class Sampler:
             if drawn:
                 if self._watermark is not None:
                     self._mark(logits, drawn, sequences, self._watermark)
-                # Of all rows no copy is made.
+                # If all rows are drawn, no copy is made of them.
                 rows = slice(None) if len(drawn) == len(sequences) else torch.tensor(drawn)
                 ids[rows] = self._draw(logits[rows], [sequences[i] for i in drawn])
             found: dict[int, TokenLogprobs] = {}
@@ -79,14 +79,14 @@ class Sampler:
         )
 
     def _mark(self, logits: Tensor, rows: list[int], sequences: list[Sequence], watermark: Watermark) -> None:
-        """What the likeliest token is does not change: who asks for it gets it."""
+        """Biases drawn rows only, after the likeliest tokens were found: greedy requests get those unchanged."""
         vocab_size = logits.shape[1]
         for row in rows:
             logits[row] += torch.from_numpy(watermark.bias(sequences[row].token_ids[-1], vocab_size))
 
     def _adjust(self, logits: Tensor, sequences: list[Sequence]) -> None:
-        """Penalties, biases, min_tokens and bad words, allowed tokens, in this order; each touches the logits it
-        concerns, of all rows at once."""
+        """Apply penalties, biases, min_tokens and bad words, allowed tokens, in this order. Each touches only the
+        logits it concerns, in all rows at once."""
         penalized = _Places()
         biased, forbidden = _Places(), _Places()
         counts, biases = array("q"), array("f")
@@ -146,7 +146,7 @@ def _penalize(logits: Tensor, places: _Places, counts: "array[int]", params: lis
 
 
 def uniform_for(sequence: Sequence, salt: int) -> float:
-    """What its next token is drawn with. salt: of a sampler, for sequences without a seed."""
+    """The random number that draws the sequence's next token. salt: the sampler's, for sequences without a seed."""
     seed = sequence.request.sampling.seed
     return uniform(salt + sequence.order if seed is None else seed, sequence.next_index)
 

@@ -1,7 +1,7 @@
-"""What runs in the next step: continuous batching under a token budget, decodes first, then chunks of prefill.
+"""Decides what runs in the next step: continuous batching under a token budget, decodes first, then prefill chunks.
 
-Pure: no torch, no clock, no threads. `queues` says which waiting sequence is next, `eviction` which running one gives
-way, and `prefill` how a step's prompt tokens are shared.
+Pure: no torch, no clock, no threads. `queues` says which waiting sequence is next, `eviction` which running one is
+preempted, and `prefill` how a step's prompt tokens are shared.
 """
 
 import heapq
@@ -34,9 +34,9 @@ class Scheduler:
         enterprise_headroom: float = 0.0,
         window: int | None = None,
     ) -> None:
-        """enterprise_headroom: the part of slots and blocks that class 0 alone may be admitted to.
+        """enterprise_headroom: the share of slots and blocks that only class 0 may be admitted to.
 
-        window: how many tokens any layer looks back on, the own one counted; None where one looks back on all.
+        window: the most tokens that any layer attends to, counting the token itself; None if a layer attends to all.
         """
         assert max_batched_tokens >= max_num_seqs, "every running sequence must be able to decode in each step"
         self.pool = pool
@@ -69,7 +69,7 @@ class Scheduler:
 
     @property
     def is_kv_tight(self) -> bool:
-        """Nearly all blocks are in use, and the running sequences may come to need more than are left. Thread-safe."""
+        """Nearly all blocks are in use, and the running sequences may need more than are left. Thread-safe."""
         num_free = self.pool.num_free
         if num_free >= _TIGHT * self.pool.num_blocks:
             return False
@@ -118,7 +118,7 @@ class Scheduler:
         return found
 
     def schedule(self, now: float, *, max_prefill: int | None = None) -> list[Chunk]:
-        """The next step's work, blocks provided; empty when there is nothing to do.
+        """The next step's chunks, with their blocks allocated; empty when there is nothing to do.
 
         max_prefill: the most prompt tokens for a step in which others decode; None for what the step's budget leaves.
         Of two steps in a row at least one computes all decodes; after one that did not, prompts keep to max_prefill.
@@ -141,7 +141,7 @@ class Scheduler:
         return self._choose(decodes, pending, budget)
 
     def must_settle(self) -> bool:
-        """Whether the next `schedule` would take blocks from a running sequence: then launched steps advance first."""
+        """Whether the next `schedule` would take blocks from a running sequence: launched steps must advance first."""
         if sum(map(_num_missing, self._running)) > self.pool.num_free:
             return True
         self._provide_decode_blocks()
@@ -149,7 +149,7 @@ class Scheduler:
         return turn is not None and bool(self._victims(turn))
 
     def launch(self, chunks: list[Chunk]) -> list[Advance]:
-        """Count what is being computed from now on; `advance` wants it back once it is."""
+        """Count the chunks as being computed. Pass the result to `advance` once they are computed."""
         launched = []
         for chunk in chunks:
             sequence, yields = chunk.sequence, chunk.yields
@@ -159,8 +159,8 @@ class Scheduler:
         return launched
 
     def advance(self, launched: list[Advance]) -> None:
-        """Count a computed step: tokens served, and full blocks that can now be found by their content. The tokens that
-        it yielded are the caller's to append."""
+        """Count a computed step: tokens served, and full blocks that can now be found by their content. The caller
+        appends the tokens that the step yielded."""
         for sequence, end, yields in launched:
             if sequence.stream_id not in self._live:
                 continue
@@ -178,7 +178,7 @@ class Scheduler:
         assert all(not sequence.block_ids for sequence in self._live.values() if sequence not in self._running)
 
     def _decodes(self) -> list[Chunk]:
-        """A token of each sequence that decodes, and what its grammar gave it besides, as far as the step takes it."""
+        """One token of each decoding sequence, plus those that its grammar forced, as far as the step has room."""
         decoding = [each for each in self._running if each.num_uncomputed == 1 or each.is_extending]
         spare = self.max_batched_tokens - len(decoding)
         decodes = []
@@ -190,7 +190,7 @@ class Scheduler:
         return decodes
 
     def _choose(self, decodes: list[Chunk], pending: list[Sequence], budget: int) -> list[Chunk]:
-        """Short prompts alone where these should not wait for the decodes; else the decodes with about `budget` prompt
+        """Short prompts alone if these should not wait for the decodes; else the decodes with about `budget` prompt
         tokens."""
         separate: list[Chunk] = []
         if decodes and pending and not self._was_separate:
@@ -201,7 +201,7 @@ class Scheduler:
         return separate or decodes + share_prefill(pending, min(budget, limit), limit=limit, urgent=urgent)
 
     def _provide_decode_blocks(self) -> None:
-        """Every running sequence gets room for its next token, best first; when blocks run out the worst give way."""
+        """Give every running sequence room for its next token, best first; preempt the worst when blocks run out."""
         for sequence in list(self._running):
             missing = _num_missing(sequence)
             while sequence.is_running and missing > self.pool.num_free:
@@ -210,7 +210,7 @@ class Scheduler:
                 sequence.block_ids += self.pool.allocate(missing)
 
     def _make_room(self) -> None:
-        """When the next sequence finds no slot or no blocks, others give way if that helps it."""
+        """If the next sequence finds no slot or too few blocks, preempt others, provided that this helps it."""
         turn = self._queues.next()
         if turn is None:
             return
@@ -220,7 +220,7 @@ class Scheduler:
                 return
 
     def _victims(self, turn: Turn) -> list[Sequence]:
-        """Those that may give way to the next sequence, if it needs and helps that."""
+        """The sequences that may be preempted for the next one; none if it fits already, or would not fit even then."""
         if self._fits(turn, self._find_cached(turn.sequence)):
             return []
         num_blocks = blocks_needed(len(turn.sequence.token_ids))
@@ -230,7 +230,7 @@ class Scheduler:
         return victims if self._fits(turn, self._find_cached(turn.sequence), victims) else []
 
     def _num_before(self, turn: Turn, pending: list[Sequence]) -> int:
-        """Tokens that sequences with a better place than the next one still have to prefill."""
+        """Tokens still to be prefilled for sequences with a better place than the next one."""
         place = self._prefill_place(turn.sequence)
         return sum(each.num_uncomputed for each in pending if self._prefill_place(each) < place)
 
@@ -241,12 +241,12 @@ class Scheduler:
         return rank(sequence), served, num_running, sequence.num_uncomputed, sequence.order
 
     def _is_flooding(self, sequence: Sequence) -> bool:
-        """Whether its tenant runs much and has still more waiting; a tenant that floods can wait for another step."""
+        """Whether the sequence's tenant runs a large share and has more waiting; it can then wait for another step."""
         is_large = self._num_running_of[sequence.request.tenant] > len(self._running) / _LARGE_SHARE
         return is_large and self._queues.has_more(sequence.request)
 
     def _admit(self, turn: Turn, now: float) -> bool:
-        """Let the next waiting sequence run, with the blocks of all its tokens; False if it does not fit."""
+        """Let the next waiting sequence run, with blocks for all its tokens; False if it does not fit."""
         sequence = turn.sequence
         cached = self._find_cached(sequence)
         if not self._fits(turn, cached):
@@ -266,9 +266,9 @@ class Scheduler:
         return True
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
-        """The cached blocks that its tokens begin with; at least one token is left, to have logits to sample from."""
+        """The cached blocks that the sequence begins with; at least one token is left, for logits to sample from."""
         if sequence.request.pooling == "mean":
-            return []  # Every token's state is wanted, and the cache has only keys and values.
+            return []  # Every token's state is needed, and the cache has only keys and values.
         self._extend_digests(sequence)
         return self.pool.find(sequence.block_digests[: (len(sequence.token_ids) - 1) // BLOCK_SIZE])
 
@@ -284,7 +284,7 @@ class Scheduler:
         return num_running < self.max_num_seqs - self._reserved_seqs and num_needed <= num_free - self._reserved_blocks
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take its blocks; on its return everything but cached blocks is recomputed."""
+        """Take the sequence's blocks; on its return, everything but cached blocks is recomputed."""
         assert not sequence.num_ahead, "a sequence gave way while a step computed its token"
         self.num_preemptions += 1
         sequence.num_preempted += 1
@@ -293,7 +293,7 @@ class Scheduler:
         self._queues.push_front(sequence)
 
     def _owner(self, deadline: tuple[float, int, str]) -> Sequence | None:
-        """The live sequence that a deadline was set for, if it is still the one."""
+        """The live sequence that a deadline was set for; None if it is gone."""
         _, order, stream_id = deadline
         sequence = self._live.get(stream_id)
         return sequence if sequence is not None and sequence.order == order else None
@@ -303,7 +303,7 @@ class Scheduler:
         heapq.heapify(self._deadlines)
 
     def _release(self, sequence: Sequence) -> None:
-        """It runs no more."""
+        """Release the blocks of a sequence that runs no more."""
         tenant = sequence.request.tenant
         self._num_running_of[tenant] -= 1
         if not self._num_running_of[tenant]:
@@ -329,8 +329,8 @@ class Scheduler:
         sequence.num_named = full
 
     def _give_up_outlived(self, sequence: Sequence, end: int) -> None:
-        """Release the blocks before all that the token after `end` sees; until they are used anew, the cache finds
-        them."""
+        """Release the blocks before everything that the token after `end` sees; the cache can find them until they are
+        reused."""
         if self._window is None:
             return
         num_outlived = max(end + 1 - self._window, 0) // BLOCK_SIZE
@@ -339,7 +339,7 @@ class Scheduler:
 
 
 def _num_missing(sequence: Sequence) -> int:
-    """Blocks that its next token needs."""
+    """How many more blocks the sequence's next token needs."""
     return 0 if sequence.is_ending else blocks_needed(sequence.num_tokens) - len(sequence.block_ids)
 
 

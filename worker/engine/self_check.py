@@ -1,4 +1,4 @@
-"""Each of the GPU's operations against torch's, once at start, in the model's own shapes."""
+"""Checks each GPU operation against torch's, once at start, in the model's own shapes."""
 
 from collections.abc import Callable
 
@@ -29,14 +29,14 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
 
 def check_kernels(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-    """Leave operations whose kernel fails, or computes something else than torch, to torch; see `gpu.refuse`."""
+    """Leave an operation to torch if its kernel fails or computes something else than torch; see `gpu.refuse`."""
     case = _Case(config, dtype, device)
     for operation, pair in case.pairs().items():
         try:
             ours, theirs = (compute() for compute in pair)
             error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         except Exception as failure:
-            # A compiler that is too old, too little memory, an illegal instruction: whatever it is, torch still works.
+            # Whatever the cause (an old compiler, too little memory, an illegal instruction), torch still works.
             gpu.refuse(operation, f"{type(failure).__name__}: {' '.join(str(failure).split())[:200]}")
             continue
         if not error <= _TOLERANCE[dtype]:
@@ -62,7 +62,7 @@ class _Case:
         self._device = device
 
     def pairs(self) -> dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]]:
-        """Operation -> by its kernel, by torch."""
+        """Operation -> its result by the kernel, its result by torch."""
         rows, weight, gate_up = self._rows, self._weight, self._gate_up
         return {
             "rms_norm": (
@@ -81,10 +81,10 @@ class _Case:
         }
 
     def _adapted(self, adapt: Callable[..., None]) -> Tensor:
-        """Rank 20 in its own two pages, on one projection."""
+        """An adapter of rank 20, in two pages, on one projection."""
         hidden = self._config.hidden_size
         pages = empty_pages(2, in_size=hidden, slice_sizes=[hidden], dtype=self._rows.dtype, device=self._device)
-        # Of the page's 16 ranks only 4 count in the second.
+        # Of the second page's 16 ranks, only 4 count.
         pages.a.copy_(self._rows[0].expand_as(pages.a) / hidden)
         pages.b.copy_(self._rows[1].expand_as(pages.b))
         pages.ranks.copy_(torch.tensor([[16], [4]]))

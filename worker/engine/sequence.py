@@ -1,4 +1,4 @@
-"""A request on its way through the engine: its tokens, its blocks, how far it is computed."""
+"""A request on its way through the engine: its tokens, its blocks, and how far it is computed."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,18 +11,18 @@ from worker.lora.residency import Version
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """stream_id: its unique name in this engine, `<request_id>#<number>`, since clients may use a request_id twice.
+    """stream_id: a unique name in this engine, `<request_id>#<number>`, since clients may use a request_id twice.
 
-    token_ids: prompt, then output. num_ahead: further tokens, 0 or 1, that a launched step yields and nobody knows yet.
+    token_ids: prompt, then output. num_ahead: further tokens, 0 or 1, from a launched step, not known to the host yet.
     Of all these, num_computed have keys and values in block_ids, in order, or get them from launched steps.
 
     block_digests[i] names the content of the i-th block that the tokens fill; the pool knows the first num_named.
     The first num_public of them hold a prompt that all tenants share; the others' names start from root_digest.
     The first num_outlived of block_ids were given up, since no future token sees what they held.
-    num_charged tokens were counted as served or came from the cache, so that preemption charges nobody twice.
-    version: of its adapter, which is in adapter_slot from when the sequence begins until it ends.
+    num_charged tokens were counted as served or came from the cache, so that preemption charges no tenant twice.
+    version: the adapter's, which is in adapter_slot from when the sequence begins until it ends.
     Times are `time.monotonic()`. pooled: an embedding's sum so far, see `worker.engine.pooling`.
-    matcher: where the answer is in its grammar, if it has one.
+    matcher: the answer's position in its grammar, if it has one.
     """
 
     stream_id: str
@@ -54,12 +54,12 @@ class Sequence:
 
     @property
     def max_len(self) -> int:
-        """The most tokens that it may come to have."""
+        """The most tokens that the sequence may have in the end."""
         return self.num_prompt + self.request.sampling.max_tokens
 
     @property
     def num_begun(self) -> int:
-        """How many tokens it began with: the prompt's, and those that another replica made."""
+        """How many tokens the sequence began with: the prompt's, and those that another replica generated."""
         return self.num_prompt + len(self.request.given_ids)
 
     @property
@@ -77,7 +77,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """With those that are not known yet."""
+        """Includes tokens that are not known yet."""
         return len(self.token_ids) + self.num_ahead
 
     @property
@@ -86,18 +86,18 @@ class Sequence:
 
     @property
     def next_index(self) -> int:
-        """Which token of the answer the next step yields."""
+        """The index in the answer of the token that the next step yields."""
         return self.num_output + self.num_ahead
 
     @property
     def is_ending(self) -> bool:
-        """Whether the token that is not known yet is its last one, whatever it is."""
+        """Whether the token that is not known yet is the sequence's last one, whatever it is."""
         return self.num_ahead > 0 and self.next_index >= self.request.sampling.max_tokens
 
     @property
     def needs_host(self) -> bool:
-        """Whether each of its steps is finished before the next one is launched, since the host's part in the next one
-        depends on what the last one yielded."""
+        """Whether each of the sequence's steps must finish before the next one is launched, since the host's part in
+        the next one depends on the last one's result."""
         return (
             self.request.pooling is not None
             or self.request.sampling.prompt_logprobs is not None
@@ -107,13 +107,13 @@ class Sequence:
 
     @property
     def must_not_end(self) -> bool:
-        """Whether min_tokens forbids its next token to be an end; where its grammar is over, nothing else is left."""
+        """Whether min_tokens forbids an end as the next token. False once the grammar is over: only an end is left."""
         is_early = self.next_index < self.request.sampling.min_tokens
         return is_early and not (self.matcher is not None and self.matcher.is_over)
 
     @property
     def is_extending(self) -> bool:
-        """Whether its grammar gave it several tokens at once, which are decoded in one step."""
+        """Whether the grammar forced several tokens at once, which are decoded in one step."""
         return self.num_uncomputed > 1 and self.num_computed >= self.num_begun
 
     @property
@@ -123,7 +123,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """num_tokens of a sequence to compute in this step, from its num_computed on."""
+    """num_tokens tokens of a sequence to compute in this step, from its num_computed on."""
 
     sequence: Sequence
     num_tokens: int
@@ -135,17 +135,17 @@ class Chunk:
 
     @property
     def yields(self) -> bool:
-        """Whether a token of an answer comes of it."""
+        """Whether the chunk yields a token of an answer."""
         return self.is_last and self.sequence.request.pooling is None
 
     @property
     def is_decode(self) -> bool:
-        """Whether it is the one token that was left, mostly the token sampled last. For use before `launch`."""
+        """Whether the chunk is the one token left, mostly the token sampled last. For use before `launch`."""
         return self.num_tokens == 1 and self.is_last
 
 
 class Advance(NamedTuple):
-    """What a launched chunk comes to: the sequence is computed up to `end`, and yields a token or not."""
+    """The outcome of a launched chunk: the sequence is computed up to `end`, and yields a token or not."""
 
     sequence: Sequence
     end: int

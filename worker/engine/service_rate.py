@@ -1,4 +1,4 @@
-"""How fast requests get served, to tell those we refuse when to come back."""
+"""Measures how fast requests are served, to tell refused clients when to retry."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
 
 
 class ServiceRate:
-    """Requests a second of work over the last ends. Idle time is not counted: it would look like slowness."""
+    """Requests per second of work, over the last requests to end. Idle time, which would look slow, does not count."""
 
     def __init__(self, num_remembered: int = 64) -> None:
         self._worked_s = 0.0
@@ -20,7 +20,7 @@ class ServiceRate:
         self._ends.append(self._worked_s)
 
     def retry_after_s(self, num_waiting: int) -> float:
-        """About when half of those who wait will have been served; between 1 and 60 s."""
+        """About the time until half of the waiting requests will have been served; between 1 and 60 s."""
         if len(self._ends) < 2:
             return _MIN_RETRY_S
         per_request_s = (self._worked_s - self._ends[0]) / len(self._ends)

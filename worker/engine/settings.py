@@ -1,4 +1,4 @@
-"""What an engine is started with."""
+"""The settings of an engine."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,21 +9,20 @@ from text.watermark import Watermark
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own where the machine
-    multiplies it natively, else float32.
+    """dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own where the machine multiplies it natively,
+    else float32.
 
     max_model_len: None for the model's. num_blocks: None for what kv_memory_bytes holds, at most what max_num_seqs full
-    windows need. kv_memory_bytes: None for what the model and the machine make sensible (`kv_memory`).
-    enterprise_headroom: the part of slots and of KV blocks that only class 0 may be admitted to. sheds_best_effort:
+    windows need. kv_memory_bytes: None for a default that fits the model and the machine (`kv_memory`).
+    enterprise_headroom: the share of slots and of KV blocks that only class 0 may be admitted to. sheds_best_effort:
     refuse classes 2 and 3 before the queue is full. num_threads: the kernels'; None for torch's default and, for a
     small model, 1 in operations that do not take milliseconds. is_deterministic: a request's logits depend on its own
     tokens and adapter alone, to the last bit, at any cost. num_adapter_slots: how many adapters are in the model's
-    memory at a time, fewer where their ranks are over 64 on average; adapter_host_bytes: how much of the others is kept
-    in the host's.
+    memory at a time, fewer if their ranks average over 64; adapter_host_bytes: host memory for other adapters.
 
-    device: auto, cpu or cuda; auto is the GPU where torch finds one. On a GPU the cache takes what memory is left after
-    the weights, unless num_blocks is set. is_eager: decodes are launched one by one instead of as a graph.
-    watermark: of what is drawn, on a CPU alone.
+    device: auto, cpu or cuda; auto is the GPU if torch finds one. On a GPU the cache takes the memory that the weights
+    leave, unless num_blocks is set. is_eager: decodes are launched one by one instead of as a graph.
+    watermark: for tokens that are drawn, on a CPU only.
     """
 
     model_path: Path

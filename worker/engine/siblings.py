@@ -29,7 +29,7 @@ class Siblings:
         return released
 
     def take(self, stream_id: str) -> Sequence | None:
-        """Remove a waiting sequence, which is given up; None if it does not wait here."""
+        """Remove and return a waiting sequence that is given up; None if it does not wait here."""
         leader_id = self._leaders.pop(stream_id, None)
         if leader_id is None:
             return None

@@ -1,4 +1,4 @@
-"""A step's tables on their way to the GPU: packed into one vector of 32-bit words, copied at once."""
+"""A step's tables on their way to the GPU: packed into one vector of 32-bit words, in a single copy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _ALIGNMENT = 4
-"""Words; 16 bytes, as the widest loads of a kernel."""
+"""In words; 16 bytes, as the widest loads of a kernel."""
 
 Fields = Mapping[str, tuple[NDArray[Any], int]]
 
 
 class StepBuffer:
-    """Static memory on the GPU, and two pinned copies of it on the host, of which one is being copied while the other
-    is being written."""
+    """Static memory on the GPU, and two pinned copies of it on the host: one is being copied while the other is being
+    written."""
 
     def __init__(self, num_words: int, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
@@ -26,9 +26,9 @@ class StepBuffer:
         self._turn = 0
 
     def put(self, fields: Fields) -> dict[str, Tensor]:
-        """Name -> (values of 4 or 8 bytes, in one dimension; how many words there must be room for). The views on the
-        GPU, as long as there is room; their places depend on the names and rooms alone. Raises ValueError beyond the
-        buffer's size."""
+        """fields: name -> (values of 4 or 8 bytes, in one dimension; room in words). Returns the views on the GPU, as
+        long as their rooms; their places depend on the names and rooms alone. Raises ValueError if values exceed their
+        room, or rooms the buffer."""
         places, end = {}, 0
         for name, (values, room) in fields.items():
             words = values.view(np.int32)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""As vLLM's."""
+"""The same as vLLM's."""
 
 
 class StepSizes:
@@ -16,7 +16,7 @@ class StepSizes:
         self.num_tokens += num_tokens
 
     def cumulated(self) -> list[tuple[str, int]]:
-        """Of each bound, and of `+Inf`, how many steps had at most so many."""
+        """For each bound, and for `+Inf`, how many steps had at most that many tokens."""
         total, found = 0, []
         for bound, count in zip((*map(float, BOUNDS), "+Inf"), tuple(self._counts), strict=True):
             total += count

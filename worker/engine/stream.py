@@ -10,7 +10,7 @@ from worker.engine.request import TokenOutput
 Delivery = tuple["TokenStream", TokenOutput | EngineError]
 _AT_ONCE = 8
 SILENCE_S = 5.0
-"""A request that was evicted, or that waits behind a long step, makes no tokens for a while."""
+"""A stream may be silent this long: an evicted request, or one behind a long step, makes no tokens for a while."""
 
 
 class Bell:
@@ -25,7 +25,7 @@ class Bell:
             self._waiter.set_result(None)
 
     async def wait(self, limit_s: float | None = None) -> None:
-        """Until it rings, or for `limit_s`."""
+        """Wait until the bell rings, `limit_s` at most."""
         self._waiter = self.loop.create_future()
         timer = None if limit_s is None else self.loop.call_later(limit_s, self.ring)
         try:
@@ -78,7 +78,7 @@ class TokenStream:
         return output
 
     def take(self) -> TokenOutput | None:
-        """The outputs since the last call, merged; None if there were none. Raises the EngineError that ended it."""
+        """The outputs since the last call, merged; None if there were none. Raises the error that ended the stream."""
         if not self._outputs:
             return None
         output = self._outputs.popleft()
@@ -92,7 +92,7 @@ class TokenStream:
         return output
 
     def close(self) -> None:
-        """Give the request up unless it is over; tokens that were generated and never taken count as discarded."""
+        """Give up the request unless it is over; tokens that were generated and never taken count as discarded."""
         if self._is_done:
             return
         self._is_done = True
@@ -108,7 +108,7 @@ class TokenStream:
         self.close()
 
     def put(self, output: TokenOutput | EngineError) -> None:
-        """In the loop's thread."""
+        """Call in the loop's thread."""
         if self._is_done:
             self._discard(len(output.token_ids) if isinstance(output, TokenOutput) else 0)
             return
@@ -120,7 +120,7 @@ class JointStream:
     """An async iterator over the outputs of several streams that share a bell, each with its stream's index.
 
     It ends with the last stream, and raises the first EngineError. Then, and when the waiting task is cancelled, all
-    streams are closed. After the first output it gives an empty list whenever nothing came for `silence_s`.
+    streams are closed. After the first output it yields an empty list whenever nothing came for `silence_s`.
     """
 
     def __init__(self, streams: list[TokenStream], *, silence_s: float = SILENCE_S) -> None:
@@ -178,12 +178,12 @@ class Deliveries:
         self._waiting: deque[Delivery] = deque()
 
     def add(self, batch: list[Delivery]) -> None:
-        """A step's outputs, in the loop's thread. When the loop is behind, it gets the rest of the last step at once;
-        streams merge what piled up."""
+        """Take a step's outputs; call in the loop's thread. If the loop is behind, it gets the rest of the last step at
+        once; streams merge what piled up."""
         is_idle = not self._waiting
         while self._waiting:
             self._put_next()
-        # First tokens stand last in a step, and clients wait for these the longest.
+        # First tokens stand last in a step, and clients wait longest for these.
         self._waiting.extend(reversed(batch))
         if is_idle:
             self._hand_out()

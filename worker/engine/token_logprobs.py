@@ -10,7 +10,7 @@ from worker.engine.request import SamplingParams, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The num_top likeliest ids, or, where there are any, these ids. has_rank: also the token's own rank."""
+    """Wants the log-probabilities of `ids`, or, if empty, of the num_top likeliest. has_rank: also the token's rank."""
 
     num_top: int = 0
     ids: tuple[int, ...] = ()
@@ -18,14 +18,14 @@ class Wish:
 
 
 def wish_of(sampling: SamplingParams) -> Wish | None:
-    """For the tokens of its answer."""
+    """The wish for the tokens of an answer; None for no log-probabilities."""
     if sampling.num_logprobs is None:
         return None
     return Wish(ids=sampling.logprob_token_ids) if sampling.logprob_token_ids else Wish(sampling.num_logprobs)
 
 
 def read_logprobs(logits: Tensor, ids: Tensor, wishes: list[Wish]) -> list[TokenLogprobs]:
-    """Of each row of logits [n, vocab] as the model gave them, its id's and the wanted ids' log-probabilities."""
+    """For each row of the model's own logits [n, vocab], the log-probabilities of its id and of the wanted ids."""
     own, top, top_ids = logprobs(logits, ids, num_top=max(wish.num_top for wish in wishes))
     found = [
         TokenLogprobs(logprob, tuple(zip(likely_ids[: wish.num_top], likely[: wish.num_top], strict=True)))

@@ -1,4 +1,4 @@
-"""Answers that follow a grammar: what may be said is compiled once, and each step masks the tokens that it rules out.
+"""Answers that follow a grammar: a grammar is compiled once, and each step masks the tokens that it rules out.
 
 compiler = GrammarCompiler(Vocabulary(tokenizer, vocab_size=..., eos_token_ids=...))
 grammar = await compiler.compile(spec, salt=tenant)      # protocol.guided; raises BadGrammar, a 400

@@ -1,4 +1,4 @@
-"""Compiling in threads of its own, without Python's lock and at a low priority, and remembering what was compiled."""
+"""Compiles grammars in separate threads, without the GIL and at a low priority, and caches them."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ MAX_KNOWN = 256
 MAX_KNOWN_BYTES = 4 << 20
 MAX_WAITING = 256
 _MAX_FIRST_MASK_S = 0.25
-"""Whoever needs so long for the first token would hold up the other requests' steps with the following ones."""
+"""A grammar that takes longer for its first token's mask would hold up other requests' steps with the next ones."""
 _MAX_WAIT_S = 10.0
 _LOW_PRIORITY = 10
 _LIMITS = LLParserLimits(
@@ -32,7 +32,7 @@ _LIMITS = LLParserLimits(
     initial_lexer_fuel=250_000,
     step_lexer_fuel=100_000,
     step_max_items=20_000,
-    # As many properties that may be left out.
+    # Allows this many optional properties.
     max_items_in_row=8_000,
     # 1 to 2 KB each.
     max_lexer_states=30_000,
@@ -43,10 +43,10 @@ Observer = Callable[[float], None]
 
 
 class GrammarCompiler:
-    """For one event loop. A grammar that was compiled is kept for its tenant, up to a number and size of all."""
+    """Belongs to one event loop. Caches compiled grammars by tenant, up to a total number and size."""
 
     def __init__(self, vocabulary: Vocabulary, *, observe: Observer = lambda seconds: None) -> None:
-        """observe: is told the seconds of each compilation, in the event loop."""
+        """observe: called in the event loop with the seconds of each compilation."""
         self._vocabulary = vocabulary
         self._observe = observe
         self._known: OrderedDict[tuple[str, bytes], Grammar] = OrderedDict()
@@ -59,7 +59,7 @@ class GrammarCompiler:
         self.num_misses = 0
 
     async def compile(self, spec: Spec, *, salt: str) -> Grammar:
-        """salt: the tenant's, who shares no grammar with others. Raises BadGrammar or CompilerBusy."""
+        """salt: the tenant's; tenants share no grammars. Raises BadGrammar or CompilerBusy."""
         encoded = msgspec.json.encode(spec)
         key = salt, encoded
         with self._lock:
@@ -78,7 +78,7 @@ class GrammarCompiler:
             under_way.add_done_callback(partial(self._forget_under_way, key))
         try:
             async with asyncio.timeout(_MAX_WAIT_S):
-                # Whoever leaves does not take it from the others who wait for the same.
+                # A caller that leaves must not cancel the compilation for others that wait for it.
                 return await asyncio.shield(under_way)
         except TimeoutError as error:
             raise CompilerBusy() from error
@@ -103,14 +103,14 @@ class GrammarCompiler:
                 self._known_bytes -= len(oldest)
 
     def _forget(self, key: tuple[str, bytes]) -> None:
-        """From any thread."""
+        """Any thread may call this."""
         with self._lock:
             if self._known.pop(key, None) is not None:
                 self._known_bytes -= len(key[1])
 
     def _forget_under_way(self, key: tuple[str, bytes], done: "asyncio.Future[Grammar]") -> None:
         del self._under_way[key]
-        # All who waited may have left.
+        # All callers may have left, so the error is retrieved here.
         if not done.cancelled():
             done.exception()
 
@@ -121,7 +121,7 @@ def _timed(vocabulary: Vocabulary, spec: Spec, forget: Callable[[], None]) -> tu
 
 
 def compile_grammar(vocabulary: Vocabulary, spec: Spec, *, forget: Callable[[], None] = lambda: None) -> Grammar:
-    """Here and now. forget: see `Grammar`. Raises BadGrammar."""
+    """Compile in the calling thread. forget: see `Grammar`. Raises BadGrammar."""
     text = to_llguidance(spec, vocabulary.marks)
     template = LLMatcher(vocabulary.ll, text, log_level=0, limits=_LIMITS)
     if not template.is_error():
@@ -139,6 +139,6 @@ def _schemas_of(text: str) -> list[Schema]:
 
 
 def _yield_to_others() -> None:
-    """Steps come before the compiling; on Linux a thread has a priority of its own."""
+    """Give steps precedence over compiling; on Linux a thread has its own priority."""
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)

@@ -11,10 +11,10 @@ _CONTAINERS = {"object", "array"}
 
 
 def check_ends(root: dict[str, Any], parts: list[tuple[str, dict[str, Any]]]) -> None:
-    """parts: all schemas in root, each with its place, outer ones first. Raises BadGrammar if a value of root would
+    """parts: all schemas in root, each with its place, outer ones first. Raises BadGrammar if every value of root would
     have to go on without end.
 
-    A schema ends if it can be satisfied by parts that end; this is the least set with that property.
+    A schema ends if parts that end can satisfy it; `ending` becomes the least set with that property.
     """
     users: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for _, part in parts:
@@ -33,7 +33,7 @@ def check_ends(root: dict[str, Any], parts: list[tuple[str, dict[str, Any]]]) ->
 
 
 def _used_by(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[Any]:
-    """Whatever `_ends_by` looks at."""
+    """The subschemas that `_ends_by` looks at."""
     yield target(schema.get("$ref"), root)
     yield schema.get("items")
     for keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
@@ -46,7 +46,7 @@ def _used_by(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[Any]:
 def _ends_by(schema: dict[str, Any], root: dict[str, Any], ending: set[int]) -> bool:
     if "$ref" in schema:
         found = target(schema["$ref"], root)
-        # Others the engine knows or refuses.
+        # References that lead elsewhere are left to the engine, which knows or refuses them.
         if isinstance(found, dict) and id(found) not in ending:
             return False
     for keyword in ("anyOf", "oneOf"):

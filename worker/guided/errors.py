@@ -4,7 +4,7 @@ from protocol.errors import ErrorType, ProtocolError
 
 
 class BadGrammar(ProtocolError):
-    """What was asked for is invalid, not supported, or too much work; refused before anything is queued."""
+    """The requested format is invalid, unsupported, or too much work; refused before anything is queued."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = "unsupported_schema") -> None:
         super().__init__(message, param=param, code=code)

@@ -1,4 +1,4 @@
-"""From a spec to llguidance's own form: Lark rules, with the schemas and grammars that these name beside them.
+"""Translates a spec into llguidance's own form: Lark rules, and beside them the schemas and grammars that they name.
 
 https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
 """
@@ -33,11 +33,11 @@ MAX_DEPTH = 32
 MAX_TAGS = 128
 _ANY = "/(.|\\n)*/"
 _REFUSED = ("%json", "%regex", "%llguidance", "%lark")
-"""Directives of grammars by which schemas would come past what is checked of them."""
+"""Grammar directives through which schemas would bypass our checks."""
 
 
 def to_llguidance(spec: Spec, marks: Mapping[str, int]) -> str:
-    """marks: those of the model's that are control tokens. Raises BadGrammar."""
+    """marks: the model's marks that are control tokens, with their ids. Raises BadGrammar."""
     writer = _Writer(marks)
     start = writer.write(spec, 0)
     rules = [f"start: {start or _quote('')}", *writer.rules]
@@ -53,7 +53,7 @@ class _Writer:
         self.others: list[dict[str, Any]] = []
 
     def write(self, spec: Spec, depth: int) -> str:
-        """An expression for the spec; rules that it names are added."""
+        """An expression for the spec; adds the rules that it names."""
         if depth > MAX_DEPTH:
             raise BadGrammar(f"the format is nested deeper than {MAX_DEPTH}", code="invalid_schema")
         match spec:
@@ -71,10 +71,10 @@ class _Writer:
                 return self._beside({"json_schema": schema})
             case Regex():
                 check_weight(spec.pattern, "the pattern")
-                # A rule of its own, since Lark joins patterns that stand side by side.
+                # A separate rule, since Lark joins adjacent patterns.
                 return self._rule(f"/{regex_to_lark(_no_newlines(spec.pattern), use_ascii='')}/", is_terminal=True)
             case Choice():
-                # One lexeme, however many there are.
+                # One lexeme, however many options there are.
                 options = [_quote(option) for option in dict.fromkeys(spec.options) if option]
                 name = self._rule(" | ".join(options), is_terminal=True) if options else ""
                 return f"{name}?" if "" in spec.options and name else name
@@ -90,7 +90,7 @@ class _Writer:
                 return self._rule(" | ".join(self._rule(self.write(each, depth + 1)) for each in spec.options))
 
     def _inside(self, tag: Tag, depth: int) -> str:
-        """Of a tag what follows its begin."""
+        """The part of a tag that follows its begin."""
         return self._in_order(InOrder((tag.content, Literal(tag.end))), depth)
 
     def _in_order(self, spec: InOrder, depth: int) -> str:
@@ -149,10 +149,10 @@ class _Writer:
         return " ".join(self._pieces(text))
 
     def _up_to(self, text: str) -> str:
-        """Any text and what ends it."""
+        """Any text, up to and including the given text that ends it."""
         first, *rest = self._pieces(text)
         if first.startswith("<["):
-            # No text has a control token in it.
+            # Free text never contains a control token.
             return " ".join((self._rule(_ANY, is_terminal=True), first, *rest))
         return " ".join((self._rule(f"{_ANY} {first}", is_lazy=True), *rest))
 
@@ -204,5 +204,5 @@ def _quote(text: str) -> str:
 
 
 def _no_newlines(pattern: str) -> str:
-    """A pattern of Lark stands in one line."""
+    """A Lark pattern must stand on one line."""
     return pattern.replace("\r", "\\r").replace("\n", "\\n")

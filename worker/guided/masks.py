@@ -1,4 +1,4 @@
-"""The tokens that a step's constrained answers may go on with, found while the model computes."""
+"""The tokens with which a step's constrained answers may continue, found while the model computes."""
 
 import os
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from worker.guided.grammar import Matcher
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """rows: of the step's batch, ascending; the others may have any token. words [rows, words] int32: bit t % 32 of
-    word t // 32 tells whether token t may come. Of a matcher that came upon a limit meanwhile it says nothing."""
+    """rows: rows of the step's batch, ascending; other rows may have any token. words [rows, words] int32: bit t % 32
+    of word t // 32 tells whether token t may come. For a matcher that hit a limit meanwhile, the bits mean nothing."""
 
     rows: list[int]
     words: NDArray[np.int32]
 
 
 class MaskFiller:
-    """Fills the masks of one step at a time in threads of its own, without Python's lock."""
+    """Fills the masks of one step at a time in its own threads, without the GIL."""
 
     def __init__(self, vocab_size: int) -> None:
         self._words = np.empty((0, -(-vocab_size // 32)), dtype=np.int32)
@@ -30,15 +30,15 @@ class MaskFiller:
         self._executor: LLExecutor | None = None
 
     def begin(self, matchers: Sequence[Matcher | None]) -> "Future[Masks] | None":
-        """A step's answers, None for those without a grammar, whose matchers are left alone until the result is there.
+        """matchers: of a step's answers, None for those without a grammar; do not use them until the result is there.
 
-        The result's words hold until the next call. None where no answer has a grammar.
+        The result's words stay valid until the next call. Returns None if no answer has a grammar.
         """
         rows = [row for row, matcher in enumerate(matchers) if matcher is not None]
         if not rows:
             return None
         if self._thread is None:
-            # No request before has asked for them.
+            # The first request with a grammar starts the threads.
             self._thread = ThreadPoolExecutor(1, "masks")
             self._executor = LLExecutor(num_threads=max(1, min(8, (os.cpu_count() or 1) // 2)))
         if len(rows) > len(self._words):

@@ -1,11 +1,11 @@
-"""How much an automaton for a regular expression may have to count."""
+"""A bound on the repetitions that an automaton for a regular expression may have to count."""
 
 import re
 
 from worker.guided.errors import BadGrammar
 
 MAX_WEIGHT = 20_000
-"""About 20 ms for the first token within it."""
+"""Within this limit, the first token takes about 20 ms."""
 _COUNT = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 
 
@@ -16,8 +16,8 @@ def check_weight(pattern: str, place: str) -> None:
 
 
 def weight(pattern: str) -> int:
-    """About the positions of the pattern with its repetitions written out; of any text, so that it never raises."""
-    # Of each open group: what is closed in it, and its last atom, which a repetition multiplies.
+    """About the number of positions in the pattern with repetitions written out. Takes any text, never raises."""
+    # For each open group: the weight of its earlier atoms, and that of its last atom, which a repetition multiplies.
     groups = [[0, 0]]
     at = 0
     while at < len(pattern):
@@ -47,7 +47,7 @@ def _add(group: list[int], atom: int) -> None:
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """Where the class that begins here ends."""
+    """Where the character class that begins at `at` ends."""
     end = at + 1
     while end < len(pattern) and (pattern[end] != "]" or end == at + 1):
         end += 2 if pattern[end] == "\\" else 1

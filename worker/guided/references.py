@@ -6,7 +6,7 @@ _MAX_STEPS = 32
 
 
 def target(reference: object, root: dict[str, Any]) -> Any:
-    """What a reference within the document points to; None where it leads elsewhere or nowhere."""
+    """The value that a reference within the document points to; None if it leads elsewhere or nowhere."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
     found: Any = root
@@ -20,7 +20,7 @@ def target(reference: object, root: dict[str, Any]) -> Any:
 
 
 def resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema itself, or what a chain of references ends at; None where it ends at no object."""
+    """The schema itself, or the object at the end of its chain of references; None if there is no object."""
     for _ in range(_MAX_STEPS):
         if not isinstance(schema, dict):
             return None

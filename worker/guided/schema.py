@@ -1,6 +1,7 @@
-"""A client's JSON schema as the grammar engine takes it: refused where it costs too much, exact where that is lax.
+"""Prepares a client's JSON schema for the grammar engine: refuses what costs too much, tightens what the engine reads
+laxly.
 
-What the engine does not know it refuses itself; see docs/structured-output.md.
+The engine itself refuses keywords that it does not know; see docs/structured-output.md.
 """
 
 import json
@@ -16,15 +17,15 @@ from worker.guided.references import resolve
 
 MAX_DEPTH = 64
 MAX_SCHEMAS = 2_000
-"""Within one. More properties that may be left out take seconds, and hold up other threads for tenths of one."""
+"""Schemas within one. More optional properties take seconds to compile, and hold up other threads for tenths of one."""
 MAX_NAME_PATTERNS = 16
-"""Of patternProperties, all together: each is compared with each other, and with each name."""
+"""All patternProperties of a schema: each pattern is compared with every other, and with every name."""
 MAX_MULTIPLE = 10_000
-"""An automaton that knows multiples of n has n states, which take a few microseconds each."""
+"""An automaton that recognises multiples of n has n states, which take a few microseconds each."""
 MAX_MULTIPLES = 50_000
-"""Of a schema, all together."""
+"""The sum of all multipleOf values in a schema."""
 WHITESPACE = " ?"
-"""Between JSON's marks. Where more may stand, weak models and high temperatures write little else until max_tokens."""
+"""Allowed between JSON's tokens. With more, weak models and high temperatures write little else until max_tokens."""
 
 _SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMAS = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains")
@@ -51,7 +52,7 @@ def prepare_schema(text: str, *, whitespace: str | None, is_closed: bool = False
         raise BadGrammar(f"a schema must be a JSON object, got {_brief(schema)}", code="invalid_schema")
     parts = []
     for pointer, part in _walk(schema, "schema"):
-        # Before its parts are looked for.
+        # Before `_walk` looks for the parts of this one.
         _modernize(pointer, part)
         parts.append((pointer, part))
         if len(parts) > MAX_SCHEMAS:
@@ -65,15 +66,15 @@ def prepare_schema(text: str, *, whitespace: str | None, is_closed: bool = False
             part.setdefault("additionalProperties", False)
     if sum(part.get("multipleOf", 0) for _, part in parts) > MAX_MULTIPLES:
         raise BadGrammar(f"schema: its values of multipleOf together exceed {MAX_MULTIPLES}")
-    # Parts that were renamed or added since stand elsewhere.
+    # Walks again, since parts renamed or added meanwhile have other places.
     check_ends(schema, list(_walk(schema, "schema")))
-    # The last word is ours: a client's own options could make the engine ignore what it does not know.
+    # Replaces a client's own options, which could make the engine ignore keywords that it does not know.
     schema["x-guidance"] = {"whitespace_pattern": WHITESPACE if whitespace is None else whitespace}
     return schema
 
 
 def explain(error: str, schemas: list[Schema]) -> str:
-    """The engine's word, with the place of a keyword that it does not know in one of the schemas."""
+    """The engine's error in plain words, with the place in the schemas of a keyword that it does not know."""
     match = _UNKNOWN.search(error)
     keys = set() if match is None else set(json.loads(f"[{match['keys']}]"))
     for pointer, part in (found for schema in schemas for found in _walk(schema, "schema")):
@@ -88,7 +89,7 @@ def explain(error: str, schemas: list[Schema]) -> str:
 
 
 def _walk(schema: Schema, place: str, depth: int = 0) -> Iterator[tuple[str, Schema]]:
-    """Every schema within it and its JSON pointer, without looking into values such as those of `enum`."""
+    """The schema and every schema within it, each with its JSON pointer. Skips values such as those of `enum`."""
     if depth > MAX_DEPTH:
         raise BadGrammar(f"{place} is nested deeper than {MAX_DEPTH} schemas", code="invalid_schema")
     yield place, schema
@@ -112,7 +113,7 @@ def _enter(part: Any, place: str, depth: int) -> Iterator[tuple[str, Schema]]:
 
 
 def _modernize(place: str, schema: Schema) -> None:
-    """In place: a list under `items`, as until draft 2019-09, in the newer way; the engine would overlook it."""
+    """Rewrites, in place, a list under `items` (up to draft 2019-09) in the newer way; the engine would overlook it."""
     rest = schema.pop("additionalItems", True)
     if isinstance(schema.get("items"), list):
         if "prefixItems" in schema:
@@ -134,16 +135,16 @@ def _check(place: str, schema: Schema) -> None:
     fewest, required = schema.get("minProperties"), schema.get("required")
     num_required = len(required) if isinstance(required, list) else 0
     if isinstance(fewest, int | float) and fewest > max(1, num_required):
-        # The engine counts a name that comes again, which every reader of JSON takes for the same one.
+        # The engine counts a repeated name again, although every JSON reader takes it for the same property.
         raise BadGrammar(f"{place}/minProperties above 1 is not supported; see docs/structured-output.md")
     for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
         if isinstance(schema.get(keyword), bool):
-            # As draft 4 had it; the engine would overlook it.
+            # Draft 4's form, which the engine would overlook.
             raise BadGrammar(f"{place}/{keyword} must be a number", code="invalid_schema")
 
 
 def _sharpen(schema: Schema, root: Schema) -> None:
-    """In place: say to the engine what it would refuse, or read more generously than the standard."""
+    """Rewrites, in place, what the engine would refuse, or read more generously than the standard."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         schema["pattern"] = _NOT_BLANK.sub(r"\1[^\\s\\x{FEFF}]", pattern) if "[" not in pattern else pattern
@@ -158,15 +159,15 @@ def _sharpen(schema: Schema, root: Schema) -> None:
             schema.setdefault("type", "string")
     options = schema.get("oneOf")
     if isinstance(options, list) and "anyOf" not in schema and set_apart(options, root):
-        # No value satisfies two of them, so that one of them is any of them.
+        # No value satisfies two of the options, so oneOf and anyOf are the same.
         schema["anyOf"] = schema.pop("oneOf")
         schema.pop("discriminator", None)
 
 
 def set_apart(options: list[Any], root: Schema) -> bool:
-    """Whether the options tell themselves apart by their types, or by a property of fixed values.
+    """Whether the options can be told apart by their types, or by a property with fixed values.
 
-    That property is required from now on, in place: one with a default may be left out, and then no value would tell.
+    Makes that property required, in place: one with a default may be left out, and then no value would tell.
     """
     found = [resolve(option, root) for option in options]
     if any(option is None for option in found):
@@ -202,7 +203,7 @@ def _fixed_values(schema: Schema, name: str) -> set[str]:
     if not isinstance(value, dict):
         return set()
     values = [value["const"]] if "const" in value else value.get("enum", [])
-    # Numbers that are equal may be spelled in two ways.
+    # Strings only, since equal numbers may be spelled in two ways.
     return {each for each in values if isinstance(each, str)} if all(isinstance(v, str) for v in values) else set()
 
 

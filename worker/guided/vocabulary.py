@@ -1,4 +1,4 @@
-"""A model's tokens as llguidance wants them."""
+"""A model's tokens in the form that llguidance needs."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -11,19 +11,20 @@ from text.tokenizer import Tokenizer
 from text.tool_calls.formats import TOOL_FORMATS, marks_of
 
 MODEL_MARKS = tuple({mark for name in TOOL_FORMATS for mark in marks_of(name)} | {*chain(*MARKS.values())})
-"""What models write around their calls and thoughts."""
+"""The marks that models write around their calls and thoughts."""
 _SPECIAL = b"\xff"
-"""llguidance's mark of tokens without text. UTF-8 has no such byte, so that no grammar allows one by its text."""
+"""llguidance's mark of tokens without text. UTF-8 has no such byte, so no grammar allows these tokens by their text."""
 
 
 class Vocabulary:
-    """Tokens by the bytes that they add to an answer. Those without text are never allowed, but for the ends."""
+    """Tokens as the bytes that they add to an answer. Tokens without text match no text: of these, only ends, and marks
+    that a grammar names, may come."""
 
     def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         """vocab_size: the model's, which may have rows beyond the tokenizer's.
 
-        eos_token_ids: the first is the one that is taken where nothing but an end may come.
-        Raises ValueError where an answer's text is not made of its tokens' bytes, or no token ends it.
+        eos_token_ids: the first one is used where nothing but an end may come.
+        Raises ValueError if an answer's text is not made of its tokens' bytes, or if no token ends an answer.
         """
         if tokenizer.pieces is None:
             raise ValueError("this model's tokenizer does more than join its tokens' bytes")
@@ -38,7 +39,7 @@ class Vocabulary:
             for mark, token_id in ids.items()
             if token_id is not None and token_id in tokenizer.special_token_ids and token_id < vocab_size
         }
-        """Those that are control tokens here."""
+        """The marks that are control tokens of this model, with their ids."""
         known = min(vocab_size, tokenizer.vocab_size)
         self.vocab_size = vocab_size
         self.num_words = -(-vocab_size // 32)
@@ -49,7 +50,7 @@ class Vocabulary:
 
 
 class _Source:
-    """What llguidance's wrapper reads by these names."""
+    """The attributes that llguidance's wrapper reads by these names."""
 
     bos_token_id = None
 
@@ -62,7 +63,7 @@ class _Source:
     def __call__(self, text: bytes) -> list[int]:
         written = text.decode()
         for mark in ANSWER_MARKS:
-            # A model has learnt them as one token each, also where the tokenizer keeps them from those who write text.
+            # The model has learnt each mark as one token, even where the tokenizer keeps it from users' text.
             written = written.replace(mark, self._tokenizer.seal.name_of(mark))
         return self._tokenizer.encode(written, add_special_tokens=False)
 

@@ -1,1 +1,1 @@
-"""LoRA adapters: reading PEFT folders, and the stacked weights of those that are resident."""
+"""LoRA adapters: reading PEFT folders, and the stacked weights of resident adapters."""

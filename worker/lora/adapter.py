@@ -28,7 +28,7 @@ class AdapterError(Exception):
 
 @dataclass(frozen=True)
 class Adapter:
-    """weights: (layer, projection) -> a [rank, in], b [rank, out], the scaling multiplied into b."""
+    """weights: (layer, projection) -> a [rank, in], b [rank, out], with the scaling multiplied into b."""
 
     rank: int
     digest: str
@@ -45,7 +45,7 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
     lora = _read_config(config_path)
     path = folder / "adapter_model.safetensors"
     try:
-        # Not mapped: a file that somebody writes anew would change the adapter under way, or end this process.
+        # Not memory-mapped: rewriting the file would change the adapter while it is in use, or crash this process.
         content = path.read_bytes()
         tensors = load(content)
         digest = hashlib.sha256(config_path.read_bytes())
@@ -71,7 +71,7 @@ def read_adapter(folder: Path, config: ModelConfig, dtype: torch.dtype) -> Adapt
         b = pair["B"].float().T * lora.scaling
         weights[layer, projection] = a, b = pair["A"].to(dtype), b.to(dtype).contiguous()
         if not (a.isfinite().all() and b.isfinite().all()):
-            # They would spread: a batch multiplies the tokens of other adapters with these too, by zeros.
+            # Such weights would spread: a batch also multiplies them with zeros for the tokens of other adapters.
             raise AdapterError(path, f"layer {layer} {projection}: not all weights are finite in {dtype}")
     return Adapter(lora.rank, digest.hexdigest()[:16], weights)
 
@@ -90,7 +90,7 @@ def _read_config(path: Path) -> LoraConfig:
 def _sort_tensors(
     path: Path, tensors: dict[str, Tensor], config: ModelConfig
 ) -> dict[tuple[int, str], dict[str, Tensor]]:
-    """What the file holds decides which projections are adapted: target_modules may be a list or any regex."""
+    """The file's tensors decide which projections are adapted, since target_modules may be a list or any regex."""
     sides: dict[tuple[int, str], dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)

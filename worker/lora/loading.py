@@ -1,4 +1,4 @@
-"""From disk to host memory to pages, each stage in a thread of its own beside the step loop."""
+"""Loads adapters from disk to host memory to pages, each stage in its own thread beside the step loop."""
 
 import contextlib
 import ctypes
@@ -14,13 +14,13 @@ from worker.lora.pages import AdapterPages
 from worker.lora.residency import Version
 
 _NICENESS = 10
-"""Steps go before loads on a machine where both want the same cores."""
+"""Gives steps precedence over loads on a machine where both want the same cores."""
 
 
 class AdapterLoader:
-    """Keeps what was read in host memory, up to max_host_bytes, the least recently used dropped first. Thread-safe.
+    """Keeps adapters in host memory, up to max_host_bytes; drops the least recently used first. Thread-safe.
 
-    read: the folder's adapter; raises AdapterError.
+    read: reads a folder's adapter; raises AdapterError.
     """
 
     def __init__(self, pages: AdapterPages, read: Callable[[Path], Adapter], *, max_host_bytes: int) -> None:
@@ -51,15 +51,15 @@ class AdapterLoader:
         self._writers.submit(_trim)
 
     def release(self, page_ids: Sequence[int]) -> None:
-        """Give the memory of pages back, before whatever is loaded into them later."""
+        """Give the pages' memory back, before any later load into them."""
         self._writers.submit(self._pages.release, tuple(page_ids))
 
     def prefetch(self, version: Version) -> None:
-        """Have it in host memory soon."""
+        """Start reading the adapter into host memory."""
         self._fetch(version)
 
     def load(self, version: Version, done: Callable[[Exception | None], None]) -> None:
-        """Write it into its pages; `done` is called in another thread, with what went wrong."""
+        """Write the adapter into its pages; another thread then calls `done` with the error, if there was one."""
         page_ids, fetched = tuple(version.page_ids), self._fetch(version)
 
         def write() -> None:
@@ -73,11 +73,11 @@ class AdapterLoader:
         self._writers.submit(write)
 
     def load_now(self, version: Version) -> None:
-        """The same at once, in the caller's thread. Raises AdapterError."""
+        """Like `load`, but writes in the caller's thread. Raises AdapterError."""
         self._pages.write(self._fetch(version).result(), version.page_ids)
 
     def close(self) -> None:
-        """Loads that have not begun never will."""
+        """Cancels loads that have not begun, and waits for the others."""
         for executor in (self._readers, self._writers):
             executor.shutdown(wait=True, cancel_futures=True)
 
@@ -106,13 +106,13 @@ class AdapterLoader:
 
 
 def _give_way() -> None:
-    """A thread has a niceness of its own on Linux."""
+    """Lower this thread's priority; on Linux a thread has its own niceness."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _trim() -> None:
-    """glibc's allocator keeps what was freed, unless it is asked."""
+    """glibc's allocator keeps freed memory unless it is asked to return it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""The memory of resident adapters: pages of 16 rank columns, see `kernels.lora.pages`, in all projections."""
+"""The memory of resident adapters: pages of 16 rank columns in all projections, see `kernels.lora.pages`."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ class AdapterPages:
         ]
 
     def write(self, adapter: Adapter, page_ids: Sequence[int]) -> None:
-        """page_ids: as many as the adapter needs, in order; what they held is gone."""
+        """page_ids: as many as the adapter needs, in order; their old contents are lost."""
         assert len(page_ids) == pages_needed(adapter.rank)
         for layer, projections in enumerate(self.layers):
             for fused, pages in projections.items():
@@ -48,7 +48,7 @@ class AdapterPages:
                             pages.write(page, part, a[ranks], b[ranks])
 
     def release(self, page_ids: Sequence[int]) -> None:
-        """What they held is gone, and its memory is the system's again."""
+        """Discards the pages' contents and returns their memory to the system."""
         for projections in self.layers:
             for pages in projections.values():
                 for page in page_ids:

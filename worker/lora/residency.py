@@ -1,9 +1,9 @@
 """Which adapters are in the slots, and whose turn it is when there are more adapters than slots. Pure.
 
-An adapter that requests wait for queues for room. Room is what is free, and what adapters have that nobody uses, the
-least recently used first. Where that is not enough, those that came into their slots first are closed: the requests
-that run with them finish, and new ones queue with the others. So every adapter gets its turn within as many rotations
-as the queue has slots' worth of adapters before it.
+An adapter that requests wait for queues for room: free slots and pages, and those of idle adapters, least recently used
+first. If that is not enough, the adapters that entered their slots first are closed: the requests that run with them
+finish, and new ones queue with the others. So every adapter gets its turn within as many rotations as the queue has
+slots' worth of adapters before it.
 """
 
 from collections import deque
@@ -14,10 +14,10 @@ from typing import Literal
 
 @dataclass(eq=False, slots=True)
 class Version:
-    """One content of a named adapter, which may be replaced by another under its name.
+    """One version of a named adapter's content, which another version may replace under the same name.
 
-    num_pins: requests that may read its pages. is_closed: it takes no further ones for now. is_queued: it waits for
-    room or, closed, for its next turn. is_leaving: it was unloaded or replaced; who has it finishes.
+    num_pins: requests that may read its pages. is_closed: it takes no new requests for now. is_queued: it waits for
+    room or, if closed, for its next turn. is_leaving: it was unloaded or replaced; requests that have it finish.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Residency:
         self._free_slots = list(range(num_slots))[::-1]
         self._free_pages = list(range(num_pages))[::-1]
         self._queue: deque[Version] = deque()
-        # In the order of their last use; and in that of their coming.
+        # In the order of their last use, and in the order of their arrival.
         self._residents: dict[Version, None] = {}
         self._arrivals: dict[Version, None] = {}
 
@@ -51,8 +51,8 @@ class Residency:
         return tuple(self._residents)
 
     def pin(self, version: Version, *, has_turn: bool = False) -> bool:
-        """Whether a request may run with it at once; if so, until `unpin`. has_turn: it waited for what `advance` or
-        `finish` has just given."""
+        """Pins the version until `unpin` and returns True, if a request may run with it at once. has_turn: the request
+        waited for the version, which `advance` or `finish` has just made available."""
         if version.state != "resident" or (version.is_closed and not has_turn):
             return False
         version.num_pins += 1
@@ -65,22 +65,22 @@ class Residency:
         self._touch(version)
 
     def want(self, version: Version) -> None:
-        """Requests wait for it: it queues, unless it does already or is on its way."""
+        """Queues a version that requests wait for, unless it is queued or being loaded already."""
         if version.state != "loading" and not version.is_queued:
             version.is_queued = True
             self._queue.append(version)
 
     def unwant(self, version: Version) -> None:
-        """Nobody waits for it any more."""
+        """Takes a version out of the queue that no request waits for any more."""
         if version.is_queued:
             version.is_queued = False
             self._queue.remove(version)
 
     def advance(self) -> tuple[list[Version], list[Version]]:
-        """Give room to whose turn it is: those that are to be loaded into their `page_ids` now, and those that were
-        closed and whose waiting requests have their turn, to be pinned before the next call.
+        """Give room to the versions whose turn it is. Returns those to load into their `page_ids` now, and the closed
+        ones whose waiting requests have their turn, to be pinned before the next call.
 
-        What is loaded is pinned before the next call, too: it is idle until then.
+        A version whose load is finished must be pinned before the next call, too, since it is idle until then.
         """
         to_load: list[Version] = []
         opened: list[Version] = []
@@ -102,13 +102,13 @@ class Residency:
         return to_load, opened
 
     def finish(self, version: Version) -> None:
-        """It is loaded."""
+        """The version has been loaded."""
         assert version.state == "loading"
         version.state = "resident"
         self._residents[version] = self._arrivals[version] = None
 
     def fail(self, version: Version) -> None:
-        """It could not be loaded."""
+        """The version could not be loaded."""
         assert version.state == "loading"
         self._free(version)
 
@@ -118,7 +118,7 @@ class Residency:
         self._free(version)
 
     def has_free_room(self, num_pages: int) -> bool:
-        """Without anybody's giving way."""
+        """Whether num_pages and a slot are free without evicting or overtaking another adapter."""
         return bool(self._free_slots) and num_pages <= len(self._free_pages) and not self._queue
 
     def check(self) -> None:
@@ -155,7 +155,7 @@ class Residency:
         version.state, version.slot, version.page_ids, version.is_closed = "away", -1, [], False
 
     def _close_for_queue(self) -> None:
-        """As many of those that came first as the next of the queue need; none where nobody waits."""
+        """Closes as many of the earliest arrivals as the next in the queue need; reopens all if the queue is empty."""
         if not self._queue:
             for version in self._residents:
                 version.is_closed = False

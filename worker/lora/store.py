@@ -26,8 +26,8 @@ class LoraStore:
         return self.residency.slot_pages
 
     def add(self, name: str, adapter: Adapter, folder: Path) -> tuple[Version, Version | None]:
-        """The new version, and the one that it replaces, which takes no new requests. Raises AdapterError where it can
-        never fit, and then changes nothing."""
+        """Returns the new version, and the one that it replaces, which takes no new requests. Raises AdapterError if
+        the adapter can never fit, and then changes nothing."""
         num_pages = pages_needed(adapter.rank)
         if num_pages > self.residency.num_pages:
             raise AdapterError(
@@ -49,7 +49,7 @@ class LoraStore:
         return version
 
     def drop(self, version: Version) -> None:
-        """Nobody needs a version that left: host memory forgets it, unless another name has the same content."""
+        """Drops an unused version that left from host memory, unless another name has the same content."""
         if all(other.digest != version.digest for other in self._versions.values()):
             self.loader.drop(version.digest)
 
@@ -58,7 +58,7 @@ class LoraStore:
         return self._versions[name]
 
     def fill(self) -> None:
-        """Before the first step: the first adapters into the slots, as many as there is room for. Raises
+        """Loads the first adapters into the slots, as many as there is room for, before the first step. Raises
         AdapterError."""
         for version in self._versions.values():
             if self.residency.has_free_room(version.num_pages):

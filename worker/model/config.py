@@ -1,4 +1,4 @@
-"""Hugging Face's config.json, in the older layout and that of transformers 5, as what our model code needs."""
+"""Parses Hugging Face's config.json, in the older layout and that of transformers 5, into what our model code needs."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _DEFAULT_SLIDING_WINDOW, _DEFAULT_MAX_WINDOW_LAYERS = 4096, 28
-"""What transformers takes where config.json says nothing."""
+"""transformers' defaults for fields that config.json leaves out."""
 
 
 class CheckpointError(Exception):
@@ -23,9 +23,9 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """windows: how many tokens each layer's attention looks back on, the own one counted; None for all.
+    """windows: the number of tokens that each layer's attention covers, counting the token itself; None for all.
 
-    max_positions: the window to serve unless asked otherwise; longest_window: the most that may be asked for.
+    max_positions: the default context window; longest_window: the largest that may be configured.
     """
 
     architecture: str
@@ -50,7 +50,7 @@ class ModelConfig:
 
     @property
     def longest_window(self) -> int:
-        """Dynamic scaling stretches the window when it is asked to."""
+        """Dynamic scaling can stretch the window beyond max_positions."""
         return int(self.max_positions * self.rope.factor) if self.rope.kind == "dynamic" else self.max_positions
 
 
@@ -116,7 +116,7 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         qk_norm=architecture == "Qwen3ForCausalLM",
         windows=_windows(raw, architecture),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."),
-        # Some name -1, or an id that was cut off with the vocabulary's end; neither is ever generated.
+        # Some checkpoints name -1, or an id beyond a truncated vocabulary; neither is ever generated.
         eos_token_ids=tuple(i for i in eos_token_ids if 0 <= i < vocab_size),
     )
 
@@ -133,7 +133,7 @@ def _architecture(raw: dict[str, Any]) -> str:
 
 
 def _windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, ...]:
-    """Mistral slides in every layer, Qwen in those that `layer_types` names or from `max_window_layers` on."""
+    """Mistral slides in every layer; Qwen in those that `layer_types` names, or from `max_window_layers` on."""
     num_layers = _positive(raw, "num_hidden_layers")
     is_qwen = architecture.startswith("Qwen")
     window = raw.get("sliding_window", _DEFAULT_SLIDING_WINDOW)
@@ -161,7 +161,7 @@ def _positive(raw: dict[str, Any], name: str) -> int:
 
 
 def _eos_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:
-    """generation_config.json decides, as in transformers; config.json where it says nothing."""
+    """generation_config.json takes precedence, as in transformers; config.json is the fallback."""
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     value = generation.get("eos_token_id")

@@ -1,4 +1,4 @@
-"""The model's forward pass on a GPU: decodes first, then chunks of prompts, in launches that depend on no length."""
+"""The model's forward pass on a GPU: decodes first, then prompt chunks. No launch depends on a sequence's length."""
 
 from dataclasses import dataclass
 
@@ -20,10 +20,10 @@ Window = int | None
 
 @dataclass(frozen=True, slots=True)
 class GpuStep:
-    """One step's batch, int32 on the GPU. The first num_decodes tokens are the only new ones of their sequences.
+    """One step's batch; indices are int32, on the GPU. The first num_decodes tokens are their sequences' only new ones.
 
-    decode, prefill: for each window that layers have; prefill is empty where there are decodes only. lora: None where
-    the model has no adapters. cos, sin: the whole rope tables. output_rows: those that logits are wanted of.
+    decode, prefill: one entry per attention window in the model; prefill is empty in a step of decodes only. lora: None
+    if the model has no adapters. cos, sin: the whole rope tables. output_rows: the rows whose logits are wanted.
     """
 
     token_ids: Tensor
@@ -39,7 +39,7 @@ class GpuStep:
 
 
 def forward(model: LlamaModel, step: GpuStep, caches: list[Tensor]) -> Tensor:
-    """States after the last layer of all tokens; their keys and values are stored."""
+    """Hidden states of all tokens after the last layer. Stores the tokens' keys and values in the caches."""
     x = torch.nn.functional.embedding(step.token_ids, model.embedding)
     delta: Tensor | None = None
     for layer, cache in zip(model.layers, caches, strict=True):
@@ -50,7 +50,7 @@ def forward(model: LlamaModel, step: GpuStep, caches: list[Tensor]) -> Tensor:
 
 
 def logits(model: LlamaModel, states: Tensor) -> Tensor:
-    """[rows, vocab] of the model's dtype; what chooses tokens widens it."""
+    """[rows, vocab] in the model's dtype; the sampler widens it."""
     return linear(model.final_states(states), model.head)
 
 

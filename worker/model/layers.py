@@ -1,4 +1,4 @@
-"""What a Llama-family layer is made of: plain tensors, fused where projections share their input."""
+"""The parts of a Llama-family layer: plain tensors, fused where projections share their input."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ from kernels.silu_mul import silu_mul
 class StepInputs:
     """One step's batch. slots: where the new tokens' keys and values go; cos, sin: the rope tables' rows.
 
-    attention: a plan for each window that layers have. lora: which tokens use which adapter; None when none does.
-    output_rows: those that logits are wanted of; rows_lora: lora for these alone, by their places.
-    has_pooling: of some tokens the final state is wanted.
+    attention: one plan per attention window in the model. lora: which tokens use which adapter; None when none does.
+    output_rows: the rows whose logits are wanted; rows_lora: lora for these rows alone, by position in output_rows.
+    has_pooling: the final states of some tokens are wanted.
     """
 
     token_ids: Tensor
@@ -51,9 +51,9 @@ class Linear:
 
 @dataclass(slots=True)
 class Attention:
-    """qkv holds the rows of q, k, v in this order. Norms of q and k heads only for Qwen3.
+    """qkv holds the rows of q, k, v in this order. q_norm, k_norm: only Qwen3 normalises q and k heads.
 
-    window: how many tokens are looked back on, the own one counted; None for all.
+    window: the number of tokens attended to, counting the token itself; None for all.
     """
 
     qkv: Linear

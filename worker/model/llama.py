@@ -23,7 +23,7 @@ FUSED = {
     "gate_up": ("gate_proj", "up_proj"),
     "down": ("down_proj",),
 }
-"""Our fused projections, and Hugging Face's names of what they hold, in order."""
+"""Each of our fused projections, and the Hugging Face projections whose rows it holds, in order."""
 
 
 def projection_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -49,11 +49,11 @@ class LlamaModel:
     norm: Tensor
     head: PackedWeight
     stack: DecoderLayers | None
-    """The same layers in one call; None where the native kernels do not run."""
+    """The same layers as a single call; None where the native kernels cannot run."""
 
     def forward(self, inputs: StepInputs, caches: list[Tensor], *, is_whole: bool = False) -> Tensor:
-        """States after the last layer of inputs.output_rows, or of all tokens where is_whole; keys and values of all
-        are stored."""
+        """Hidden states after the last layer: of inputs.output_rows, or of all tokens if is_whole. Stores the keys and
+        values of all tokens."""
         x = torch.nn.functional.embedding(inputs.token_ids, self.embedding)
         if self.stack is not None:
             plan = next(iter(inputs.attention.values()))
@@ -73,7 +73,7 @@ class LlamaModel:
         return x if is_whole else x.index_select(0, inputs.output_rows)
 
     def final_states(self, x: Tensor) -> Tensor:
-        """What transformers calls the last hidden state, of rows that `forward` returned."""
+        """The last hidden state, as transformers calls it, of rows that `forward` returned."""
         return rms_norm(x, self.norm, eps=self.config.rms_eps)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def load_llama(
     is_deterministic: bool = False,
     device: str = "cpu",
 ) -> LlamaModel:
-    """pages: each layer's by fused projection, none where there are no adapters; is_deterministic: as in
+    """pages: each layer's adapter pages by fused projection; empty without adapters. is_deterministic: as in
     `kernels.linear.pack`. Raises CheckpointError."""
     pack = partial(kernels.linear.pack, is_deterministic=is_deterministic)
     vocab_shape = (config.vocab_size, config.hidden_size)
@@ -187,7 +187,7 @@ def _projection(linear: Linear) -> Projection:
 
 
 def _pack_mapped(weights: list[Tensor], pack: Callable[..., PackedWeight]) -> PackedWeight:
-    """The weights one below the other, which may be the file's memory; what comes of them is not."""
+    """Stacks the weights by rows. They may alias the mapped file; the result does not."""
     packed = pack(*weights)
     return replace(packed, tensor=packed.tensor.clone()) if packed.tensor is weights[0] else packed
 

@@ -23,7 +23,7 @@ class RopeConfig:
 
 
 def parse_rope(raw: dict[str, Any]) -> RopeConfig:
-    """`rope_parameters` (transformers 5) holds theta and scaling; before, they stood apart. Raises ValueError."""
+    """`rope_parameters` (transformers 5) holds theta and scaling; older layouts keep them apart. Raises ValueError."""
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
         raise ValueError(f"the rope scaling must be an object, got {scaling!r}")
@@ -41,7 +41,7 @@ def parse_rope(raw: dict[str, Any]) -> RopeConfig:
     if kind == "linear":
         return RopeConfig(theta=theta, kind=kind, factor=factor)
     if kind == "dynamic":
-        # As transformers: a window named beside the factor is not looked at.
+        # As in transformers, a window named beside the factor is ignored.
         return RopeConfig(theta=theta, kind=kind, factor=factor, original_max_positions=raw["max_position_embeddings"])
     return RopeConfig(
         theta=theta,

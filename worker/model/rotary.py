@@ -1,4 +1,4 @@
-"""Tables of the rotary embedding's angles, with linear, dynamic and Llama 3.1's scaling."""
+"""Cosine and sine tables of the rotary embedding, with linear, dynamic and Llama 3.1 scaling."""
 
 import math
 
@@ -18,7 +18,7 @@ def rope_tables(config: RopeConfig, head_dim: int, num_positions: int, dtype: to
 
 
 def _frequencies(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
-    """[head_dim / 2], radians a position."""
+    """[head_dim / 2], radians per position."""
     theta = _stretched_theta(config, head_dim, num_positions) if config.kind == "dynamic" else config.theta
     frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     if config.kind == "linear":
@@ -27,10 +27,10 @@ def _frequencies(config: RopeConfig, head_dim: int, num_positions: int) -> Tenso
 
 
 def _stretched_theta(config: RopeConfig, head_dim: int, num_positions: int) -> float:
-    """Dynamic NTK scaling, for the longest sequence that will be served; within the trained window theta itself.
+    """Dynamic NTK scaling for the longest sequence that will be served; within the trained window, theta itself.
 
-    transformers stretches as a sequence grows, and then mixes new queries with keys of the old angles. One theta for
-    all positions keeps cached keys valid, and equals transformers' for a prompt of `num_positions` tokens.
+    transformers stretches theta as a sequence grows, and so mixes new queries with keys at the old angles. One theta
+    for all positions keeps cached keys valid, and equals transformers' for a prompt of `num_positions` tokens.
     """
     length = max(num_positions, config.original_max_positions)
     stretch = config.factor * length / config.original_max_positions - (config.factor - 1)

@@ -20,11 +20,11 @@ _SAMPLE_BYTES = 1 << 20
 class Checkpoint:
     """The open tensor files of a folder; a context manager. Every error is a CheckpointError naming its file.
 
-    Files are mapped into memory, where pages once read stay until they are unmapped: call `unmap` now and then.
+    Files are memory-mapped, and pages once read stay resident until the file is unmapped: call `unmap` now and then.
     """
 
     def __init__(self, folder: Path, *, device: str = "cpu") -> None:
-        """device: where what is read goes."""
+        """device: where the tensors are put."""
         self._device = device
         self._folder = folder
         self._file_of = _locate(folder)
@@ -37,11 +37,11 @@ class Checkpoint:
         self.unmap()
 
     def unmap(self) -> None:
-        """Nothing that was read needs the files any more; they are opened again when something else is read."""
+        """Drop the mappings, once no tensor read so far needs them; the next read opens its file again."""
         self._open.clear()
 
     def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, is_kept: bool = True) -> Tensor:
-        """is_kept: the tensor has memory of its own; else it may be the file's, which may change some day."""
+        """is_kept: the tensor has its own memory; otherwise it may alias the mapped file, whose contents may change."""
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(self._folder, f"the tensor {name!r} is missing")
@@ -62,10 +62,10 @@ class Checkpoint:
 
 
 def content_version(folder: Path) -> str:
-    """Names the weights, for prefix caches and usage events: 16 hex digits of SHA-256 over config.json and, for each
-    tensor file, its size, its header and samples of a mebibyte from its start, middle and end.
+    """Identifies the weights, for prefix caches and usage events: 16 hex digits of SHA-256 over config.json and, for
+    each tensor file, its name, size, header and one-mebibyte samples from its start, middle and end.
 
-    Whole files would cost seconds for every gigabyte at each start.
+    Hashing whole files would add seconds per gigabyte to every start.
     """
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in sorted(set(_locate(folder).values())):
@@ -81,8 +81,8 @@ def content_version(folder: Path) -> str:
 
 
 def target_dtype(name: str, config: ModelConfig, folder: Path, *, is_gpu: bool = False) -> torch.dtype:
-    """The dtype to compute in: `auto` takes the checkpoint's own where this machine is fast at it, as any GPU is, else
-    float32."""
+    """The dtype to compute in. `auto` means the checkpoint's own where this machine is fast at it (any GPU is),
+    otherwise float32."""
     chosen = config.dtype if name == "auto" else name
     if chosen not in ("float32", "bfloat16", "float16"):
         raise CheckpointError(folder / "config.json", f"dtype {chosen!r} is not float32, bfloat16 or float16")

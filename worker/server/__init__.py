@@ -1,1 +1,1 @@
-"""The worker's HTTP side: OpenAI's dialect plus what vLLM made customary, over one engine."""
+"""The worker's HTTP side: OpenAI's API plus vLLM's customary extensions, over one engine."""

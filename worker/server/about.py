@@ -13,7 +13,7 @@ from worker.server.replica import Replica
 
 _VERSION = version_of("tiergate")
 _HIDDEN = ("_file", "_path", "name_or_path")
-"""How names end that say where something lies on a machine."""
+"""Suffixes of field names that hold file-system paths."""
 
 
 async def version(request: Request) -> Response:
@@ -21,13 +21,13 @@ async def version(request: Request) -> Response:
 
 
 async def tokenizer_info(request: Request) -> Response:
-    """What the checkpoint says of its tokenizer, behind the worker's key like `/tokenizer`, which tells all of it."""
+    """The checkpoint's tokenizer configuration. Needs the worker's key, like `/tokenizer`, which serves all of it."""
     replica: Replica = request.app.state.replica
     return Response(msgspec.json.encode(replica.tokenizer_info), media_type="application/json")
 
 
 def read_tokenizer_info(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json with the template that is served, without places in a file system. Raises FolderError."""
+    """tokenizer_config.json with the chat template in use and without file-system paths. Raises FolderError."""
     path, template = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     try:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.is_file() else {}

@@ -1,11 +1,11 @@
-"""How many requests are being served, so that a drain can wait for the last."""
+"""Counts the requests being served, so that a drain can wait for the last one."""
 
 import asyncio
 from types import TracebackType
 
 
 class Activity:
-    """Entered by each request; for one event loop."""
+    """A context manager that each request enters. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.num_active = 0

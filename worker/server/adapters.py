@@ -1,4 +1,4 @@
-"""Loading and unloading adapters while serving, in vLLM's shapes."""
+"""Loads and unloads adapters while serving, with vLLM's request and response formats."""
 
 import asyncio
 import re
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[^\s/]\S{0,199}")
 
 
 class LoadAdapterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's body."""
+    """vLLM's request body."""
 
     lora_name: str
     lora_path: str

@@ -1,4 +1,4 @@
-"""The answer to a request: its choices as they grow, and the figures of all of them together."""
+"""The answer to a request: its choices as they grow, and their combined usage and accounting."""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -16,7 +16,7 @@ from worker.server.waiting import Waiting, announce_waiting
 
 
 class Answer:
-    """Submits its requests when it is made, and raises the engine's refusal. Close it, or read it to its end."""
+    """The constructor submits the requests and raises the engine's refusal. Close the answer, or read it to its end."""
 
     def __init__(self, replica: Replica, job: Job) -> None:
         self._replica = replica
@@ -38,7 +38,7 @@ class Answer:
             replica.positions.enter(choice, choice.request.priority)
 
     async def pieces(self) -> AsyncGenerator[list[Piece] | Waiting]:
-        """The pieces that came together, of one choice or several. Raises EngineError when the engine gives one up."""
+        """Pieces that arrived together, of one or more choices. Raises EngineError when the engine gives one up."""
         try:
             async with aclosing(announce_waiting(self._tokens, self._place)) as arrivals:
                 async for arrival in arrivals:
@@ -60,13 +60,13 @@ class Answer:
             self._replica.positions.leave(choice)
 
     def discard(self, num_tokens: int) -> None:
-        """Count ids that were taken but sent to nobody."""
+        """Count ids that were taken from the engine but sent to nobody."""
         self._tokens.discard(num_tokens)
         if num_tokens:
             self._replica.ledger.note(self._job.tenant, self._hour_s, num_discarded=num_tokens)
 
     def note_told(self, num_tokens: int) -> None:
-        """So many more ids were sent to the caller."""
+        """Record that num_tokens more ids were sent to the caller."""
         if num_tokens or not self._is_prompt_noted:
             num_prompt = 0 if self._is_prompt_noted else self._job.num_prompt
             self._is_prompt_noted = True
@@ -81,7 +81,7 @@ class Answer:
         return self.usage_at(self.num_completion)
 
     def usage_at(self, num_completion: int) -> Usage:
-        """When so many tokens of all choices have come."""
+        """The usage at the point where num_completion tokens, over all choices, had arrived."""
         num_thought = sum(choice.num_thought for choice in self.choices)
         return make_usage(
             self._job.num_prompt,
@@ -110,12 +110,12 @@ class Answer:
 
     @property
     def num_made(self) -> int:
-        """Of these, the tokens that this worker made."""
+        """Completion tokens that this worker generated, without those given by another replica."""
         return sum(choice.num_made for choice in self.choices)
 
     @property
     def _num_cached(self) -> int:
-        """The tokens that each prompt's first choice found; the other choices found what the first one computed."""
+        """Prompt tokens that each prompt's first choice found cached; other choices find what the first computed."""
         firsts = self.choices[:: self._job.n]
         return sum(
             min(choice.last.cached_tokens, len(choice.request.prompt_ids))
@@ -131,7 +131,7 @@ class Answer:
         is_first = choice.last is None
         prompt = choice.index // self._job.n
         if output.prompt_logprobs:
-            # They come with a prompt's first choice; the others begin later.
+            # Prompt log-probabilities arrive with a prompt's first choice; its other choices begin later.
             self.prompt_logprobs[prompt] = output.prompt_logprobs
         pieces = choice.take(output, output.prompt_logprobs or self.prompt_logprobs.get(prompt, ()))
         num_made = sum(len(piece.token_ids) for piece in pieces if not piece.is_given)
@@ -169,7 +169,8 @@ class Answer:
 
 
 def _groups(job: Job) -> list[list[EngineRequest]]:
-    """What may share the computing of a prompt. Probabilities of what another replica made are each answer's own."""
+    """Requests grouped by the prompt whose prefill they share. Requests that need log-probabilities of ids given by
+    another replica stay apart, since those ids differ by answer."""
     if job.has_logprobs and any(request.given_ids for prompt in job.prompts for request in prompt.requests):
         return [[request] for prompt in job.prompts for request in prompt.requests]
     return [prompt.requests for prompt in job.prompts]

@@ -1,4 +1,4 @@
-"""From what a request says of its answer's form to a compiled grammar, before anything is queued."""
+"""Compiles the answer format that a request asks for into a grammar, before anything is queued."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from worker.server.replica import Replica
 
 
 async def grammar_for(replica: Replica, request: GenerationRequest, caller: Caller) -> Grammar | None:
-    """None where any text is an answer. Raises ProtocolError, which names the field at fault."""
+    """None if any text is a valid answer. Raises ProtocolError, which names the field at fault."""
     tools: Sequence[Tool] = ()
     wanted = wanted_format(request)
     if isinstance(request, ChatCompletionRequest):
@@ -46,7 +46,7 @@ async def grammar_for(replica: Replica, request: GenerationRequest, caller: Call
 
 
 def _with_calls(replica: Replica, request: ChatCompletionRequest, wanted: Wanted | None) -> Wanted | None:
-    """The format of an answer that may, or must, have calls; `wanted` where that changes nothing."""
+    """The format of an answer that may, or must, contain tool calls; `wanted` itself if tools change nothing."""
     offer = offer_of(request)
     if offer is None:
         return wanted
@@ -57,7 +57,7 @@ def _with_calls(replica: Replica, request: ChatCompletionRequest, wanted: Wanted
 
 
 def _after_thoughts(replica: Replica, request: GenerationRequest, wanted: Wanted) -> Spec:
-    """A model that thinks is free to until the mark that ends its thoughts."""
+    """Applies the format only after a reasoning model's thoughts, which are free text up to their closing mark."""
     if replica.reasoning is None or not isinstance(request, ChatCompletionRequest):
         return wanted.spec
     opened, closed = MARKS[replica.reasoning]
@@ -68,7 +68,7 @@ def _after_thoughts(replica: Replica, request: GenerationRequest, wanted: Wanted
 
 
 async def _place_in(tools: Sequence[Tool], grammars: GrammarCompiler, salt: str) -> str | None:
-    """The tool whose schema alone cannot be held, if it is one's."""
+    """The field of the first tool whose schema fails to compile on its own; None if there is no such tool."""
     for i, schema in enumerate(schemas_of(tools)):
         try:
             await grammars.compile(schema, salt=salt)

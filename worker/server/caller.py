@@ -1,4 +1,4 @@
-"""Who calls, as the headers say; those of the platform count only from a trusted caller."""
+"""The caller as described by the headers; the platform's own headers count only from a trusted caller."""
 
 import re
 import time
@@ -16,10 +16,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """is_trusted: presented the worker key. deadline_at: `time.monotonic()`.
+    """is_trusted: the caller presented the worker key. deadline_at: on the `time.monotonic()` clock.
 
-    shown_model: the name that answers give to the model, where clients know it by another than the body's.
-    wants_events: a whole answer, too, is to be accounted for while it is made; see `protocol.accounting`.
+    shown_model: the model name to show in answers, if clients know the model by a name other than the body's.
+    wants_events: report the tokens of a non-streamed answer, too, while it is generated; see `protocol.accounting`.
     """
 
     request_id: str
@@ -41,10 +41,10 @@ class Caller:
 
 
 def read_caller(headers: Mapping[str, str], *, has_key: bool) -> Caller:
-    """has_key: this worker asks for a key, so the caller has presented it. Raises ProtocolError."""
+    """has_key: this worker requires a key, so the caller has presented it. Raises ProtocolError."""
     sent_id = headers.get("x-request-id", "")
     request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else str(make_uuid7(time.time_ns() // 1_000_000))
-    # Without a key the worker listens on loopback only: any caller may see the figures, but sets no priorities.
+    # Without a key the worker listens on loopback only: any caller may see the accounting, but not set priorities.
     accounting = headers.get(ACCOUNTING_HEADER)
     caller = Caller(
         request_id=request_id,

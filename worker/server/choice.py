@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """New ids of the choice `index`, and the text and calls that became certain with them, which may be none.
+    """New ids of the choice `index`, and the text and calls (possibly none) that became certain with them.
 
     scored: the tokens whose text begins in the parts, if log-probabilities are wanted.
-    is_given: another replica made it and told its ids.
+    is_given: another replica generated the ids and reported them.
     """
 
     index: int
@@ -39,7 +39,7 @@ class Piece:
 
 
 class Choice:
-    """echo: what the answer begins with: a prompt's text, or that of a chat's last message."""
+    """echo: text that the answer begins with: the prompt's, or that of a chat's last message."""
 
     def __init__(
         self,
@@ -75,16 +75,16 @@ class Choice:
 
     @property
     def num_thought(self) -> int:
-        """Tokens of its thoughts."""
+        """Tokens of the choice's thoughts."""
         return self._thoughts.num_tokens
 
     @property
     def num_made(self) -> int:
-        """Tokens that this worker made."""
+        """Tokens that this worker generated."""
         return max(self.num_completion - len(self.request.given_ids), 0)
 
     def take(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> list[Piece]:
-        """prompt_logprobs: of the prompt that this choice answers, and then of the given ids, if wanted and known."""
+        """prompt_logprobs: of this choice's prompt, followed by those of the given ids, if wanted and known."""
         is_first, self.last = self.last is None, output
         pieces = self._replay(output, prompt_logprobs) if is_first else []
         for one in self._apart(output):
@@ -95,9 +95,12 @@ class Choice:
         return pieces
 
     def _apart(self, output: TokenOutput) -> list[TokenOutput]:
-        """Outputs that were merged, token by token where it matters: beside text that may become a call, tokens wait
-        for the next part, and so do ids that are shown; which of them the client has would depend on the merging. Who
-        goes on from the ids alone has to know. And the tokens after the only call do not count."""
+        """Split a merged output into single tokens where merging would matter.
+
+        Scored tokens beside text that may become a call wait for the next part, and so do ids that are shown. Without
+        the split, merging would decide which of them the client already has, and a replica that continues from the ids
+        alone must know that. Nor do tokens after the only call count.
+        """
         if not self._goes_by_token or len(output.token_ids) < 2:
             return [output]
         last = len(output.token_ids) - 1
@@ -112,7 +115,7 @@ class Choice:
         ]
 
     def _replay(self, output: TokenOutput, prompt_logprobs: Sequence[TokenLogprobs]) -> list[Piece]:
-        """The given ids one by one, as most of them were told, up to where the answer ended if they ended it."""
+        """The given ids one by one, as most of them were first reported, up to the id that ends the answer, if any."""
         given, pieces = self.request.given_ids, list[Piece]()
         scores = prompt_logprobs[len(self.request.prompt_ids) - 1 :]
         for i, token_id in enumerate(given):
@@ -153,7 +156,7 @@ class Choice:
         )
 
     def _open(self, prompt_logprobs: Sequence[TokenLogprobs]) -> tuple[str, list[ScoredToken]]:
-        """The echo, and of a prompt its tokens."""
+        """The echo, and the scored tokens of an echoed prompt."""
         if self._echo is None or self._is_chat:
             return self._echo or "", []
         offsets, num_chars = [], 0
@@ -169,9 +172,9 @@ class Choice:
     def _read(self, output: TokenOutput) -> tuple[int, str]:
         """How many of the ids count, and the text that became certain.
 
-        Token by token, so that the tokens after a stop string do not count however the outputs were merged.
+        Reads token by token, so that tokens after a stop string do not count, however the outputs were merged.
         """
-        # The id that ended the answer counts but has no text, or one in which no stop string is looked for.
+        # The id that ended the answer counts, but either has no text or is not searched for stop strings.
         num_silent = 1 if output.finish_reason == "stop" else 0
         num_visible = len(output.token_ids) - num_silent
         texts = []

@@ -1,4 +1,4 @@
-"""An answer in OpenAI's shapes: as a whole body, and as the payloads of a stream's chunks."""
+"""An answer in OpenAI's formats: as a whole body, and as the payloads of a stream's chunks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ _ENCODER = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class _Progress:
-    """One choice's: how much was sent, and the tokens whose ids and log-probabilities go with the next chunk."""
+    """How much of one choice was sent, and the tokens whose ids and log-probabilities go with its next chunk."""
 
     is_open: bool = False
     num_calls: int = 0
@@ -75,7 +75,7 @@ class ChunkWriter:
                 yield self._text(piece.index, part, None, usage)
 
     def skip(self, piece: Piece) -> None:
-        """The client has it already."""
+        """Record a piece that the client already has."""
         progress = self._progress[piece.index]
         progress.is_open = True
         progress.has_prompt = progress.has_prompt or self._job.is_chat
@@ -137,7 +137,7 @@ class ChunkWriter:
         return _ENCODER.encode(Completion(**self._head, choices=[choice], usage=self._usage(usage)))
 
     def _take_rest(self, index: int) -> tuple[_Ids, _Ids, list[ScoredToken]]:
-        """The prompt's ids, in the choice's first chunk, and what waited for a chunk."""
+        """The prompt's ids (in the choice's first chunk only), and the ids and scored tokens that waited for one."""
         progress = self._progress[index]
         token_ids, progress.token_ids = progress.token_ids, []
         scored, progress.scored = progress.scored, []
@@ -158,7 +158,7 @@ class ChunkWriter:
 def encode_whole(
     job: Job, pieces: list[Piece], usage: Usage, tokenizer: Tokenizer, scores: Mapping[int, Sequence[TokenLogprobs]]
 ) -> bytes:
-    """pieces: all pieces of all choices. scores: by a prompt's place, of its tokens, where they are wanted."""
+    """pieces: all pieces of all choices. scores: a prompt's index -> log-probabilities of its tokens, if wanted."""
     head = _head(job) | {"usage": usage}
     by_choice: list[list[Piece]] = [[] for _ in range(job.num_choices)]
     for piece in pieces:

@@ -34,7 +34,7 @@ _INLINE_BYTES = 16_384
 
 
 class CompletionsEndpoint:
-    """An ASGI endpoint of its own, so that each event is one write and a disconnect is seen at once."""
+    """A bare ASGI endpoint, so that each event is one write and a disconnect is seen at once."""
 
     def __init__(self, replica: Replica, *, is_chat: bool) -> None:
         self._replica = replica
@@ -88,7 +88,7 @@ async def _call(function: Callable[[], T], *, in_thread: bool) -> T:
 
 
 async def _send_events(writer: EventWriter, job: Job, answer: Answer, replica: Replica, send: Send) -> None:
-    """The status goes out with the first event, so that an early failure still gets a status of its own."""
+    """Sends the status with the first event, so that an early failure still gets its own status."""
     is_started = False
     async with aclosing(write_events(writer, answer, replica)) as events:
         async for event in events:
@@ -96,7 +96,7 @@ async def _send_events(writer: EventWriter, job: Job, answer: Answer, replica: R
                 is_started = True
                 headers = _headers(job, b"text/event-stream")
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-            # With the last event goes the end of the body, so that both are one write.
+            # The last event also ends the body, so that both are one write.
             await send({"type": "http.response.body", "body": event, "more_body": not answer.is_finished})
     if not answer.is_finished:
         await send({"type": "http.response.body", "body": b""})
@@ -110,7 +110,7 @@ async def _send_whole(job: Job, answer: Answer, replica: Replica, send: Send) ->
                 if not isinstance(arrival, Waiting):
                     pieces += arrival
     except BaseException:
-        # The client left, or the engine gave the request up: tokens that came until then are not sent.
+        # The client left, or the engine gave up the request: the tokens received so far are never sent.
         answer.discard(answer.num_made)
         raise
     body = encode_whole(job, pieces, answer.usage, replica.bundle.tokenizer, answer.prompt_logprobs)

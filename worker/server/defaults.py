@@ -1,4 +1,4 @@
-"""How a checkpoint wants to be sampled when a request does not say: generation_config.json."""
+"""A checkpoint's sampling defaults for fields that a request leaves out: generation_config.json."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
 
 
 def read_defaults(folder: Path) -> SamplingDefaults:
-    """What the file does not say, or says as null, is OpenAI's default. Raises ValueError naming the file."""
+    """Fields that the file omits or sets to null take OpenAI's defaults. Raises ValueError naming the file."""
     path = folder / "generation_config.json"
     if not path.is_file():
         return SamplingDefaults()
@@ -24,7 +24,7 @@ def read_defaults(folder: Path) -> SamplingDefaults:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
         known = {name: value for name, value in said.items() if value is not None}
         if known.get("do_sample") is False:
-            # Hugging Face's way to say greedy; a temperature beside it has no meaning there.
+            # Hugging Face's notation for greedy sampling; a temperature beside it has no meaning there.
             known["temperature"] = 0.0
         return msgspec.convert(known, SamplingDefaults)
     except (OSError, msgspec.MsgspecError) as error:

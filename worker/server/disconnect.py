@@ -1,4 +1,4 @@
-"""Work for a client ends when the client leaves, whether or not anything is being sent to it."""
+"""Ends the work for a client when the client leaves, whether or not anything is being sent to it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ class ClientGone(Exception):
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`, cancelled as soon as the client is gone; raises ClientGone then. The body must have been read."""
+    """Run `work`; cancel it and raise ClientGone as soon as the client is gone. The body must have been read."""
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
     try:

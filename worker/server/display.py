@@ -1,4 +1,4 @@
-"""What an answer shows besides its text, as vLLM's fields ask for it."""
+"""The extras that an answer shows besides its text, as requested with vLLM's fields."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from protocol.requests import GenerationRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Display:
-    """skips_special: special tokens have no text. includes_stop: what ended the answer is part of its text.
+    """skips_special: special tokens have no text. includes_stop: the stop string or token is part of the text.
 
-    shows_ids: token ids beside the text. spells_ids: log-probabilities name tokens by their ids.
-    num_prompt_top: how many log-probabilities beside each of the prompt's tokens; None for none at all.
+    shows_ids: token ids stand beside the text. spells_ids: log-probabilities name tokens by their ids.
+    num_prompt_top: how many likeliest tokens to report beside each prompt token; None for no prompt log-probabilities.
     """
 
     skips_special: bool = True

@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: every text is a request of its own in the engine's step loop."""
+"""`POST /v1/embeddings`: every text is a separate request in the engine's step loop."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ from worker.server.request_body import read_body
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 _MAX_AT_ONCE = 16
-"""The most texts of one call in the engine's queue at once, so that a long list leaves room for others."""
+"""The most texts of one call that are in the engine's queue at once, so that a long list leaves room for others."""
 _INLINE_BYTES = 16_384
 """A body up to this length is tokenised in a few milliseconds; a longer one goes to a thread."""
 
@@ -50,7 +50,7 @@ async def embeddings(request: Request) -> Response:
         raise
     except (ClientGone, ClientDisconnect):
         replica.metrics.count_failed("client_disconnected")
-        # 499, as nginx calls it; nobody reads it.
+        # nginx's status for a request that its client closed; nobody reads it.
         return Response(status_code=499)
     return answers[0]
 
@@ -131,7 +131,7 @@ def _too_long(num_tokens: str, window: int) -> ProtocolError:
 
 
 async def _run(replica: Replica, requests: list[EngineRequest]) -> list[TokenOutput]:
-    """Their outputs, in order. Raises EngineError, and then none of them goes on."""
+    """The outputs, in request order. Raises EngineError, and then drops all the requests."""
     streams = []
     try:
         for request in requests:

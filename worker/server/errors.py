@@ -1,4 +1,4 @@
-"""Every error in OpenAI's shape, and every request behind the key unless its path is listed."""
+"""Renders every error in OpenAI's format, and requires the key for every path not listed as public."""
 
 import hmac
 import ipaddress
@@ -53,11 +53,11 @@ class OtherOrigin(ProtocolError):
 
 
 class KeyGate:
-    """Lets a request through when it presents the key; without a configured key, unless a browser sends it for a page
-    of another machine, whose name may have been turned into this machine's address.
+    """Lets a request through if it presents the key.
 
-    `/metrics` has a key of its own, beside the worker's, and is for this machine only where there is neither. Answers
-    carry the worker's load.
+    Without a configured key every request passes, except one that a browser sends for another machine's page, whose
+    host name may have been rebound to this machine's address. `/metrics` accepts its own key or the worker's; with
+    neither configured, it answers this machine only. Answers carry the worker's load.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class KeyGate:
         load: Callable[[], bytes],
         is_unix: bool = False,
     ) -> None:
-        """is_unix: all callers come over a Unix socket, and have no address."""
+        """is_unix: all callers come over a Unix socket and have no address."""
         self._is_unix = is_unix
         self._app = app
         self._load = load
@@ -105,7 +105,7 @@ class KeyGate:
                 raise OtherOrigin(origin)
             return
         sent = dict(scope["headers"]).get(b"authorization", b"")
-        # All of them are compared, so that the time tells nothing.
+        # Compares all the keys, so that timing reveals nothing.
         if not sum(hmac.compare_digest(sent, key) for key in expected):
             raise BadKey()
 
@@ -115,7 +115,7 @@ def _bearer(key: str) -> bytes:
 
 
 def _is_local(scope: Scope, *, is_unix: bool) -> bool:
-    """What a proxy on this machine passes on comes from loopback, too."""
+    """Forwarded requests are never local: those of a proxy on this machine come from loopback, too."""
     if {name for name, _ in scope["headers"]} & _FORWARDED:
         return False
     return is_unix or _is_loopback((scope["client"] or ("",))[0])
@@ -168,9 +168,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, error: Exception) -> Response:
-    """Our own mistake; the server logs the traceback and closes the connection.
+    """A bug of ours; the server logs the traceback and closes the connection.
 
-    The client must be told of the closing, or its next request on the connection, maybe another tenant's, breaks off.
+    The client must be told of the close, or its next request on the connection, maybe another tenant's, breaks off.
     """
     request.app.state.replica.metrics.count_failed("internal_error")
     body = encode_error("an internal error; it was logged", type="server_error", code="internal_error")

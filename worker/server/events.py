@@ -21,17 +21,17 @@ log = logging.getLogger("tiergate.server")
 
 
 class EventWriter(Protocol):
-    """num_untold: how many ids that came from the engine are in no event that was sent."""
+    """num_untold: how many ids from the engine are not in any event sent yet."""
 
     num_untold: int
 
     def add(self, pieces: list[Piece]) -> bytes:
-        """The events to send now that `pieces` have come, as one write; b"" for none. When the answer is finished they
-        are the last ones."""
+        """The events to send for `pieces`, as one write; b"" for none. Once the answer is finished, they are the last
+        ones."""
 
 
 class StreamWriter:
-    """Writes each piece's events; with accounting, a comment in the last of them tells the ids that made it."""
+    """Writes each piece's events; with accounting, a comment in the last of them reports the piece's ids."""
 
     def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
         self._job = job
@@ -56,7 +56,7 @@ class StreamWriter:
             payloads.append(self._chunks.closing(piece.index, piece.finish_reason, usage))
         events = list(map(data_event, payloads))
         if self._job.wants_accounting and piece.token_ids:
-            # Ids whose text is held back are told at once, in an event without data.
+            # Ids whose text is held back are reported at once, in an event without data.
             events = events or [b"\n"]
             events[-1] = tokens_comment(piece.token_ids, index=piece.index) + events[-1]
         return events
@@ -71,14 +71,14 @@ class StreamWriter:
         yield DONE_EVENT
 
     def _usage(self) -> Usage | None:
-        """Of the tokens up to this chunk, those of other choices included."""
+        """Usage of the tokens up to this chunk, including those of other choices."""
         return self._answer.usage_at(self._num_shown) if self._job.usage_in_each else None
 
 
 async def write_events(writer: EventWriter, answer: Answer, replica: Replica) -> AsyncGenerator[bytes]:
-    """Ends with `[DONE]`, or with an error event, which is counted. Before anything was written, raises instead.
+    """Ends with `[DONE]`, or with an error event, which is counted. An error before the first write is raised instead.
 
-    An event counts as sent when the next one is asked for; ids that were in none count as discarded.
+    An event counts as sent when the next one is requested; ids in no event sent count as discarded.
     """
     has_written = False
     try:

@@ -1,4 +1,4 @@
-"""Adapters that requests name by their digest: fetched when the first of them comes, forgotten when told to."""
+"""Adapters that requests name by their digest: fetched for the first request, forgotten on command."""
 
 import asyncio
 import contextlib
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from worker.engine.engine import Engine
 
 WAIT_S = 10.0
-"""Less than a gateway takes silence for death; what is on its way is there for whoever asks next."""
+"""Shorter than the silence that a gateway takes for death. A fetch that takes longer goes on, for the next request."""
 MAX_REGISTERED = 256
-"""With the engine, and so in each load report; the others are on disk only until they are asked for again."""
+"""Adapters registered with the engine, and so listed in each load report; others stay on disk until requested again."""
 REMOVE_AGAIN_S = 0.2
 MAX_TRIES = 5
-"""An adapter may be forgotten between its coming and its use."""
+"""How often one request brings its adapter back, which may be forgotten between its load and its use."""
 T = TypeVar("T")
 
 
 class FetchedAdapters:
-    """An adapter of the engine that is called by a digest has its folder in the cache."""
+    """Every adapter of the engine that is named by a digest has its folder in the cache."""
 
     def __init__(self, cache: ArtifactCache, engine: "Engine") -> None:
         self._cache = cache
         self._engine = engine
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of names that somebody is at just now."""
+        """Locks of the names being loaded, unloaded or removed right now."""
         self._loaded: OrderedDict[str, None] = OrderedDict()
-        """Names, the least recently used first."""
+        """Names, least recently used first."""
         self._removals: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class FetchedAdapters:
         self._cache.close()
 
     async def serve(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """What `begin` makes, once the adapter that it needs is there. Raises what it raises for other reasons, and
+        """Returns the result of `begin`, after fetching the adapter that it needs. Raises begin's other errors, and
         NotInStore, StoreAway or BadArtifact."""
         for _ in range(MAX_TRIES):
             try:
@@ -60,7 +60,8 @@ class FetchedAdapters:
             self._loaded.move_to_end(name)
 
     async def forget(self, name: str) -> None:
-        """Requests under way end with it, and then its folder goes. Raises UnknownAdapter."""
+        """Unloads the adapter. Requests under way still finish with it; then its folder is removed. Raises
+        UnknownAdapter."""
         async with self._lock(name):
             self._loaded.pop(name, None)
             try:
@@ -80,7 +81,7 @@ class FetchedAdapters:
     async def _load(self, name: str) -> None:
         digest = digest_of(name)
         assert digest is not None
-        # Within the lock, so that the folder does not go again before it is read.
+        # Inside the lock, so that the folder is not removed before it is read.
         async with self._lock(name):
             if name in self._engine.report().adapters:
                 return
@@ -108,10 +109,10 @@ class FetchedAdapters:
                 await asyncio.to_thread(self._engine.unload_adapter, name)
 
     async def _remove(self, name: str) -> None:
-        """Its folder, once no request may have to read it again; nothing where it was asked for meanwhile."""
+        """Removes the adapter's folder once no request can need it again, unless it was loaded again meanwhile."""
         digest = digest_of(name)
         assert digest is not None
-        # Polled, since the engine tells nobody when a request is over.
+        # Polled, since the engine does not announce the end of a request.
         while any(name in names for names in self._engine.adapters_in_use()):  # noqa: ASYNC110
             await asyncio.sleep(REMOVE_AGAIN_S)
         async with self._lock(name):

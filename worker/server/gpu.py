@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 
 class GpuCollector(Collector):
-    """Every GPU that the driver shows to this process; the label is its number there."""
+    """Every GPU that the driver shows to this process; the label is the driver's index."""
 
     def __init__(self, nvml: Any) -> None:
         """nvml: the module, initialised."""
@@ -18,7 +18,7 @@ class GpuCollector(Collector):
         try:
             yield from self._read()
         except self._nvml.NVMLError:
-            # A driver in trouble must not take the other metrics away.
+            # A failing driver must not take down the other metrics.
             return
 
     def _read(self) -> list[Metric]:

@@ -15,7 +15,7 @@ from worker.server.replica import Replica
 STALLED_AFTER_S = 120.0
 """A step of a long prompt on a slow machine takes many seconds; a busy worker must not be killed for it."""
 PROOF_S = 5.0
-"""For how long a completion, or any tokens made for others, proves that the next one would succeed."""
+"""How long a completion, or tokens generated for any request, proves that the next completion would succeed."""
 _PROBE_TOKENS = 3
 _PROBE_DEADLINE_S = 60.0
 
@@ -26,7 +26,7 @@ class Unhealthy(ProtocolError):
 
 
 class Readiness:
-    """Ready means that a real completion succeeded lately, or that tokens were made; concurrent probes share one."""
+    """Ready: a real completion succeeded or tokens were generated recently. Concurrent probes share one completion."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -55,7 +55,7 @@ class Readiness:
 
 
 async def health(request: Request) -> Response:
-    """Alive: the step loop turned lately, which it also does when idle."""
+    """Alive: the step loop, which also turns when idle, turned recently."""
     replica: Replica = request.app.state.replica
     age_s = time.monotonic() - replica.engine.report().last_step_at
     if age_s > STALLED_AFTER_S:

@@ -1,4 +1,4 @@
-"""From a body to a job for the engine: decode, check, render, tokenise. No I/O: it may run in a thread."""
+"""Turns a body into a job for the engine: decode, check, render, tokenise. No I/O, so it may run in a thread."""
 
 import time
 from array import array
@@ -55,11 +55,11 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """n: answers to each prompt; their indexes go through the prompts in order.
+    """n: answers per prompt; choice indexes run through the prompts in order.
 
-    arrived_at: `time.monotonic()`; stops: stop strings; calls: how they are looked for in the answer, if at all.
-    reasoning: how thoughts are marked. goes_on: a chat's answer goes on from its last message.
-    tells_progress: the answer is whole, and its token ids are told while it is made.
+    arrived_at: `time.monotonic()`; stops: stop strings; calls: how to parse tool calls in the answer, None for not.
+    reasoning: how thoughts are marked. goes_on: a chat's answer continues its last message.
+    tells_progress: the answer is not streamed, but its token ids are reported while it is generated.
     """
 
     request_id: str
@@ -93,7 +93,7 @@ class Job:
 
     @property
     def num_prompt(self) -> int:
-        """Tokens; each prompt once."""
+        """Prompt tokens, each prompt counted once."""
         return sum(prompt.num_tokens for prompt in self.prompts)
 
 
@@ -110,7 +110,7 @@ def read_request(replica: Replica, body: bytes, caller: Caller, *, is_chat: bool
 def make_job(
     replica: Replica, request: GenerationRequest, caller: Caller, *, arrived_at: float, grammar: Grammar | None
 ) -> Job:
-    """grammar: what the answers must follow. Raises ProtocolError."""
+    """grammar: None if the answers may be any text. Raises ProtocolError."""
     is_chat = isinstance(request, ChatCompletionRequest)
     options = request.stream_options
     return Job(
@@ -120,7 +120,7 @@ def make_job(
         n=request.n or 1,
         answer_id=("chatcmpl-" if is_chat else "cmpl-") + caller.request_id,
         model=caller.shown_model or request.model,
-        # Not now, so that the chunks of a stream that goes on elsewhere agree.
+        # Not the current time, so that the chunks of a stream that continues on another replica agree.
         created_at_s=(made_at_s(caller.request_id) if caller.is_trusted else None) or int(time.time()),
         arrived_at=arrived_at,
         is_chat=is_chat,
@@ -140,7 +140,7 @@ def make_job(
 
 
 def _service_tier(request: GenerationRequest, caller: Caller) -> UsedServiceTier | msgspec.UnsetType:
-    """As the answer tells it, where the request asks. Only the gateway gives classes."""
+    """The tier that the answer reports, if the request names one. Only the gateway grants tiers."""
     used = used_service_tier(request)
     return msgspec.UNSET if used is None else used if caller.is_trusted else "default"
 
@@ -201,8 +201,8 @@ def _check_given(request: GenerationRequest, caller: Caller) -> None:
 
 
 def _sampling_of_choice(sampling: SamplingParams, i: int, *, has_echo: bool, is_begun: bool) -> SamplingParams:
-    """Of a prompt's i-th answer; the first one is told of the prompt's log-probabilities, and each of its own begun
-    part's."""
+    """Parameters of a prompt's i-th answer. The first answer gets the prompt's log-probabilities, and each answer those
+    of its given ids."""
     own = sampling.num_logprobs
     shown = sampling.prompt_logprobs if i == 0 or (is_begun and own is not None) else None
     if own is not None and (is_begun or (has_echo and i == 0)):
@@ -221,7 +221,7 @@ def _encode_prompts(replica: Replica, request: GenerationRequest) -> list[list[i
 
 
 def _echoes(replica: Replica, request: GenerationRequest, prompts: list[list[int]]) -> list[str | None]:
-    """What the answers to each prompt begin with."""
+    """The text that the answers to each prompt begin with; None for no echo."""
     if not request.echo:
         return [None] * len(prompts)
     if isinstance(request, ChatCompletionRequest):
@@ -235,7 +235,7 @@ def _echoes(replica: Replica, request: GenerationRequest, prompts: list[list[int
 
 
 def _max_tokens(replica: Replica, request: GenerationRequest, num_prompt: int) -> int:
-    """The client's bound, else the checkpoint's, else the rest of the window. Raises ProtocolError if there is none."""
+    """The client's limit, else the checkpoint's, else the rest of the window. Raises ProtocolError if nothing fits."""
     window = replica.engine.max_model_len
     limit = output_limit(request)
     least = 1 if limit is None else min(limit, 1)
@@ -287,7 +287,7 @@ def _sampling(replica: Replica, request: GenerationRequest, *, max_tokens: int) 
 
 
 def _bad_words(replica: Replica, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
-    """As they stand at a text's beginning, and after a space. Raises ProtocolError for one that has no tokens."""
+    """Each word's ids, both at a text's start and after a space. Raises ProtocolError for a word without tokens."""
     found: dict[tuple[int, ...], None] = {}
     for i, word in enumerate(words):
         for text in (word.lstrip(), " " + word.lstrip()):
@@ -299,7 +299,7 @@ def _bad_words(replica: Replica, words: Iterable[str]) -> tuple[tuple[int, ...],
 
 
 def _num_logprobs(request: GenerationRequest, vocab_size: int) -> int | None:
-    """How many of the likeliest to tell beside each token; None for no log-probabilities."""
+    """How many of the likeliest tokens to report beside each token; None for no log-probabilities."""
     if isinstance(request, CompletionRequest):
         return None if request.logprobs is None else at_most(request.logprobs, vocab_size)
     return at_most(request.top_logprobs or 0, vocab_size) if request.logprobs else None

@@ -1,7 +1,7 @@
 """Counts tokens by tenant and hour, durably: SQLite, written several times a second, so that kill -9 loses a moment.
 
-Plain counters die with the process; what they showed is what bills are proven against. Not synced: the file survives
-the death of the process, not that of the machine.
+Bills are checked against these counts, and plain counters would die with the process. Writes are not synced: the file
+survives the death of the process, not that of the machine.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ discarded_tokens = discarded_tokens + excluded.discarded_tokens"""
 
 
 class Ledger:
-    """`path` None: in memory. On one event loop. Raises SettingsError where the file cannot be opened."""
+    """path: None keeps it in memory. Belongs to one event loop. Raises SettingsError if the file cannot be opened."""
 
     def __init__(self, path: Path | None, *, worker_id: str) -> None:
         self._worker_id = worker_id
@@ -69,7 +69,7 @@ class Ledger:
             self._file.executemany(_ADD, ((self._worker_id, *key, *counts) for key, counts in pending.items()))
             self._file.execute("COMMIT")
         except sqlite3.Error as error:
-            # The reconciliation will tell how much is missing; requests go on.
+            # Reconciliation will show how much is missing; requests go on.
             log.error("the ledger cannot be written: %s", error)
             if self._file.in_transaction:
                 self._file.execute("ROLLBACK")
@@ -87,7 +87,7 @@ class Ledger:
 
 
 def hour_of(request_id: str) -> int:
-    """When the request reached the gateway, whose ids tell it; else now. Unix time of the hour's start."""
+    """The start of the hour (Unix time) in which the request reached the gateway, by its id; else of this hour."""
     made_at = made_at_s(request_id)
     return (int(time.time()) if made_at is None else made_at) // 3600 * 3600
 

@@ -1,4 +1,4 @@
-"""Log-probabilities beside an answer's text: which tokens made the text that goes out, and OpenAI's two shapes."""
+"""Log-probabilities beside an answer's text: which tokens made the text being sent, and OpenAI's two formats."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +16,12 @@ from text.tokenizer import Tokenizer
 from worker.engine.request import TokenLogprobs
 
 _LEAST = -9999.0
-"""Stands for the logarithm of nought, which JSON cannot say; OpenAI's own choice."""
+"""Stands for the logarithm of zero, which JSON cannot express; OpenAI's own choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """text_offset: characters of the text before it; logprobs: None for the first token of all."""
+    """text_offset: characters of text before the token; logprobs: None for a prompt's first token."""
 
     token_id: int
     text_offset: int
@@ -29,21 +29,21 @@ class ScoredToken:
 
 
 class ScoredTokens:
-    """Tokens wait here until the first character that they are part of goes out: it may be unfinished, or turn out to
-    be the beginning of a stop string."""
+    """Holds each token until its first character is sent: the character may be incomplete, or turn out to begin a stop
+    string."""
 
     def __init__(self, num_chars: int = 0) -> None:
-        """num_chars: how long the text before the first token is."""
+        """num_chars: length of the text before the first token."""
         self._held: deque[ScoredToken] = deque()
         self._num_made = self._num_out = num_chars
 
     def add(self, token_id: int, logprobs: TokenLogprobs, text: str) -> None:
-        """text: what became certain with the token."""
+        """text: the text that became certain with the token."""
         self._held.append(ScoredToken(token_id, self._num_made, logprobs))
         self._num_made += len(text)
 
     def take(self, num_chars: int, *, is_last: bool) -> list[ScoredToken]:
-        """num_chars more have gone out; is_last: and with them all that the tokens made."""
+        """The tokens to send after num_chars more characters of text. is_last: with these, all text has been sent."""
         self._num_out += num_chars
         taken = []
         while self._held and (is_last or self._held[0].text_offset < self._num_out):
@@ -52,7 +52,7 @@ class ScoredTokens:
 
 
 def score_prompt(prompt_ids: list[int], logprobs: Sequence[TokenLogprobs], offsets: list[int]) -> list[ScoredToken]:
-    """logprobs: of all but the first."""
+    """logprobs: of all tokens but the first."""
     return [
         ScoredToken(token_id, offset, found)
         for token_id, offset, found in zip(prompt_ids, offsets, (None, *logprobs), strict=True)
@@ -89,7 +89,7 @@ def completion_logprobs(
 def prompt_logprobs(
     tokenizer: Tokenizer, ids: list[int], scores: Sequence[TokenLogprobs], num_top: int
 ) -> PromptLogprobs:
-    """vLLM's shape. scores: of all tokens but the first, and perhaps of more."""
+    """In vLLM's format. scores: of all prompt tokens but the first, perhaps followed by more."""
     found: PromptLogprobs = [None]
     for token_id, score in zip(ids[1:], scores, strict=False):
         ranked = {token_id: (score.logprob, score.rank)}
@@ -111,7 +111,7 @@ def _id_name(token_id: int) -> str:
 
 
 def _by_spelling(spell: Callable[[int], str], token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
-    """The likeliest and the token itself; of several that are spelled alike the likeliest."""
+    """The likeliest tokens and the token itself; among tokens spelled alike, the likeliest."""
     if logprobs is None:
         return None
     found: dict[str, float] = {}

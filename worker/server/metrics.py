@@ -27,7 +27,7 @@ _ANSWERS = (1, 2, 5, 10, 20)
 _COMPILE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LABELS = ("model_name", "engine")
 _ENGINE = "0"
-"""vLLM counts the engines of a server; here there is one."""
+"""vLLM numbers a server's engines; this server has one."""
 
 
 class Metrics:
@@ -147,7 +147,7 @@ class _EngineCollector(Collector):
         return family
 
     def _cache_config_info(self, block_size: int, num_blocks: int) -> Metric:
-        """num_gpu_blocks: vLLM's name, whatever device they are on."""
+        """num_gpu_blocks is vLLM's name, whatever device the blocks are on."""
         said = {
             "block_size": str(block_size),
             "num_gpu_blocks": str(num_blocks),
@@ -169,7 +169,7 @@ class _EngineCollector(Collector):
             yield family
 
     def _lora_requests_info(self, max_lora: int) -> Metric:
-        """As vLLM: the labels hold the names, the value is the time. max_lora: the slots."""
+        """As in vLLM, the labels hold the adapters' names and the value is the time. max_lora: number of slots."""
         running, waiting = (",".join(sorted(names)) for names in self._engine.adapters_in_use())
         family = GaugeMetricFamily(
             "tiergate_lora_requests_info",

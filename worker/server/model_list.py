@@ -1,4 +1,4 @@
-"""`GET /v1/models`, and each of them."""
+"""`GET /v1/models` and `GET /v1/models/{model}`."""
 
 import msgspec
 from starlette.requests import Request

@@ -1,4 +1,4 @@
-"""The operator's public system prompts, as the token ids that chats with them begin with."""
+"""The operator's public system prompts, as the token ids that chats using them begin with."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -10,14 +10,14 @@ from text.folder import FolderError
 
 
 def read_public_prompts(folder: Path, bundle: Bundle) -> list[list[int]]:
-    """One prompt in each *.txt; a newline at the end does not count. Raises FolderError, one line naming the file."""
+    """One prompt per *.txt file; a trailing newline does not count. Raises FolderError, one line naming the file."""
     if not folder.is_dir():
         raise FolderError(f"--public-prompts: {folder} is not a folder")
     return [_beginning(path, bundle) for path in sorted(folder.glob("*.txt"))]
 
 
 def _beginning(path: Path, bundle: Bundle) -> list[int]:
-    """The common beginning of two chats that differ from the user's first letter on."""
+    """The common prefix of two chats that differ from the user message's first letter on."""
     try:
         system = SystemMessage(content=path.read_text("utf-8").removesuffix("\n"))
         first, second = (bundle.encode_chat([system, UserMessage(content=letter)]) for letter in "ab")

@@ -1,4 +1,4 @@
-"""What the handlers share: the engine, the text side, and who this replica is."""
+"""State that the handlers share: the engine, the text side, and this replica's identity."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Draining(ProtocolError):
 
 @dataclass(kw_only=True)
 class Replica:
-    """keys: none where callers on the loopback interface get accounting, and are trusted with nothing else."""
+    """keys: empty on a loopback-only worker, whose callers get accounting and are trusted with nothing else."""
 
     engine: "Engine"
     bundle: Bundle
@@ -67,20 +67,20 @@ class Replica:
     tool_format: ToolFormat
     reasoning: ReasoningFormat | None
     grammars: GrammarCompiler | None = None
-    """None where the model's answers cannot be held to a format."""
+    """None if the model's answers cannot be held to a format."""
     fetched: "FetchedAdapters | None" = None
-    """None where no store of adapters is configured."""
+    """None if no adapter store is configured."""
     adapter_paths: dict[str, str] = field(default_factory=dict)
     tokenizer_info: dict[str, Any] = field(default_factory=dict)
     positions: QueuePositions = field(default_factory=QueuePositions)
     activity: Activity = field(default_factory=Activity)
     is_unix: bool = False
-    """It listens on a Unix socket."""
+    """The server listens on a Unix socket."""
     is_draining: bool = False
 
     def adapter_for(self, model: str) -> str | None:
-        """The adapter that `model` names, None for the model itself. Raises UnknownModel, and UnknownAdapter for one
-        that can be fetched."""
+        """The adapter that `model` names, None for the model itself. Raises UnknownModel, or UnknownAdapter for an
+        adapter that can be fetched."""
         if model == self.served_name:
             return None
         if model not in self.engine.report().adapters:
@@ -91,7 +91,7 @@ class Replica:
         return model
 
     async def serve(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """What `begin` makes, once the adapter that it needs is there."""
+        """Returns the result of `begin`, once the adapter that it needs is loaded."""
         return await (begin() if self.fetched is None else self.fetched.serve(begin))
 
     def check_accepting(self) -> None:

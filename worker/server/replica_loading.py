@@ -1,4 +1,4 @@
-"""A replica, loaded from its settings: the engine, the text side, and what the server says about them."""
+"""Loads a replica from its settings: the engine, the text side, and what the server reports about them."""
 
 import logging
 import os
@@ -103,7 +103,7 @@ def _reasoning(settings: WorkerSettings, bundle: Bundle) -> ReasoningFormat | No
 def _fetched_adapters(settings: WorkerSettings, engine: Engine) -> "FetchedAdapters | None":
     if settings.artifacts_url is None:
         return None
-    # A worker without a store starts without the import of its library.
+    # Imported here, so that a worker without a store starts without the store's library.
     from worker.artifacts.cache import ArtifactCache, CacheError
     from worker.server.fetched_adapters import FetchedAdapters
 
@@ -127,7 +127,7 @@ def _engine_settings(settings: WorkerSettings) -> EngineSettings:
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
         max_waiting=settings.max_waiting,
-        # Without a key no caller may set a priority, and all requests are of one class.
+        # Without a key no caller may set a priority, so all requests have one class.
         enterprise_headroom=0.0 if settings.api_key is None else settings.enterprise_headroom,
         sheds_best_effort=settings.api_key is not None,
         num_threads=settings.num_threads,

@@ -1,4 +1,4 @@
-"""Reading a request's body: JSON alone, and never more of it than is allowed."""
+"""Reads a request's body: JSON only, and never more of it than is allowed."""
 
 from starlette.requests import Request
 
@@ -27,8 +27,8 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """Raises NotJson before anything is read, BodyTooLarge as soon as the limit is passed, and starlette's
     ClientDisconnect.
 
-    Any web page may send a body of another type, or of none, to a worker on its reader's machine; for this one a
-    browser asks first, and the worker never consents.
+    Any web page may send a body of another content type, or of none, to a worker on its reader's machine. For JSON, a
+    browser asks the worker first (CORS preflight), and the worker never consents.
     """
     content_type = request.headers.get("content-type")
     if content_type is None or content_type.partition(";")[0].strip().lower() != "application/json":

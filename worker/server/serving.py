@@ -1,4 +1,4 @@
-"""Running the app: the engine, uvicorn and the heartbeat together, and a drain before the end."""
+"""Runs the engine, uvicorn and the heartbeat together, and drains before the end."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,8 @@ async def serve(
     stop: asyncio.Event,
     drain_grace_s: float,
 ) -> None:
-    """Until `stop` is set and what runs is finished, or `drain_grace_s` later. Raises OSError when it cannot listen."""
+    """Serves until `stop` is set, and then until all requests are finished or `drain_grace_s` has passed. Raises
+    OSError when it cannot listen."""
     readiness = Readiness()
     server = _make_server(replica, readiness)
     async with contextlib.AsyncExitStack() as resources:
@@ -59,7 +60,7 @@ async def serve(
 
 
 class EngineBroken(Exception):
-    """The step loop ended, by a bug of ours or with its GPU; only a new process helps."""
+    """The step loop ended, because of a bug of ours or a failed GPU; only a new process helps."""
 
 
 async def watch(is_broken: Callable[[], bool]) -> None:
@@ -75,13 +76,13 @@ async def _watch_engine(replica: Replica) -> None:
     try:
         await watch(lambda: replica.engine.is_broken)
     finally:
-        # So that those whose requests failed read why.
+        # Gives the clients whose requests failed time to read the reason.
         if replica.engine.is_broken:
             await _is_idle_within(replica, _CLOSE_GRACE_S)
 
 
 async def _announce(replica: Replica, readiness: Readiness, heartbeat: "Heartbeat | None") -> None:
-    """Gateways learn of this worker only when it has proven that it can answer."""
+    """Gateways learn of this worker only once it has proven that it can answer."""
     started_at = time.monotonic()
     await readiness.prove(replica)
     log.info("ready: %s (first completion %.2f s)", replica.served_name, time.monotonic() - started_at)
@@ -93,12 +94,12 @@ async def _announce(replica: Replica, readiness: Readiness, heartbeat: "Heartbea
 
 
 async def _drain(replica: Replica, grace_s: float) -> None:
-    """New requests are refused from now on; gateways learn it from the load report."""
+    """Refuses new requests from now on; gateways learn of it from the load report."""
     replica.is_draining = True
     log.info("draining %d requests", replica.activity.num_active)
     if not await _is_idle_within(replica, grace_s):
         log.warning("giving up %d requests after %.0f s", replica.activity.num_active, grace_s)
-        # Before the connections are closed, so that an answer that is given up ends with an error.
+        # Before the connections are closed, so that an abandoned answer ends with an error.
         await replica.engine.stop()
         await _is_idle_within(replica, _CLOSE_GRACE_S)
 

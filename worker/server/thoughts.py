@@ -1,14 +1,14 @@
-"""The thoughts of one answer: taken out of its text token by token, so that each token counts on one side."""
+"""Takes the thoughts out of one answer's text, token by token, so that each token counts as thought or as answer."""
 
 from text.reasoning import ReasoningFormat, ReasoningReader, is_thinking_begun
 from text.tokenizer import Tokenizer
 
 _NUM_LAST = 16
-"""Tokens at the prompt's end that are looked at; the mark and white space after it are fewer."""
+"""Tokens at the prompt's end that are searched for the opening mark; the mark and white space after it are fewer."""
 
 
 class AnswerThoughts:
-    """reasoning: None where no thoughts are looked for."""
+    """reasoning: None if thoughts are not taken out."""
 
     def __init__(self, reasoning: ReasoningFormat | None, tokenizer: Tokenizer, prompt_ids: list[int]) -> None:
         self._reader: ReasoningReader | None = None
@@ -18,10 +18,10 @@ class AnswerThoughts:
         self._thought = ""
         self._num_chars = 0
         self.num_tokens = 0
-        """Of the thoughts and the marks around them."""
+        """Tokens of the thoughts and of the marks around them."""
 
     def add(self, text: str) -> str:
-        """One token's text; returns what belongs to the answer."""
+        """text: one token's. Returns the part that belongs to the answer."""
         if self._reader is None or self._reader.is_over:
             return text
         was_thinking = self._reader.is_thinking
@@ -30,7 +30,7 @@ class AnswerThoughts:
         return rest
 
     def flush(self, text: str) -> str:
-        """The same at the end, with what is left of the last tokens."""
+        """Like `add`, at the end, with the remaining text of the last tokens."""
         return text if self._reader is None else self._read(self._reader, text, is_last=True)
 
     def _read(self, reader: ReasoningReader, text: str, *, is_last: bool) -> str:
@@ -44,7 +44,7 @@ class AnswerThoughts:
         return rest
 
     def take(self) -> tuple[str, int]:
-        """The thoughts since the last time, and how many characters of the model's text are done with by them."""
+        """The thoughts since the last call, and how many characters of the text they and their marks used up."""
         taken = self._thought, self._num_chars
         self._thought, self._num_chars = "", 0
         return taken

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize` in vLLM's shapes, and `/tokenizer` for the gateway."""
+"""`/tokenize` and `/detokenize` in vLLM's formats, and `/tokenizer` for the gateway."""
 
 import asyncio
 

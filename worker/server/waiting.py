@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass
 class QueuePositions:
-    """By class, then by arrival. A position is an estimate, since fairness between tenants may let a later one pass."""
+    """Positions by class, then by arrival. They are estimates: fairness between tenants may let a later one pass."""
 
     _waiting: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     _num_seen: int = 0
@@ -40,8 +40,8 @@ class Waiting:
 
 
 async def announce_waiting(tokens: AsyncIterator[T], position: Callable[[], int]) -> AsyncGenerator[T | Waiting]:
-    """The stream's outputs, and before the first one a notice now and then."""
-    # A task of its own waits, since a timeout would cancel the stream's own wait, which gives the request up.
+    """The stream's outputs, preceded by periodic notices until the first one arrives."""
+    # A separate task waits, since a timeout would cancel the stream's own wait, which gives up the request.
     first = asyncio.ensure_future(anext(tokens))
     try:
         notice_s = FIRST_NOTICE_S

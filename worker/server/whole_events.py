@@ -1,4 +1,4 @@
-"""A whole answer whose token ids are told while it is made; `protocol.accounting` describes the events."""
+"""A non-streamed answer whose token ids are reported while it is generated, in `protocol.accounting`'s events."""
 
 import time
 
@@ -11,7 +11,7 @@ from worker.server.intake import Job
 
 
 class WholeAnswerWriter:
-    """Collects the pieces, tells their ids every TELL_EVERY_S, and writes the answer when the last piece has come."""
+    """Collects the pieces, reports their ids every TELL_EVERY_S, and writes the answer once the last piece arrives."""
 
     def __init__(self, job: Job, answer: Answer, tokenizer: Tokenizer) -> None:
         self._job = job
