@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.http.errors import UpstreamRefused
+from gateway.inference.refusals import as_broken_off
 from gateway.inference.usage_record import UsageRecord
 from gateway.inference.validate import AcceptedGeneration
 from gateway.services import Services
@@ -96,8 +96,12 @@ class Call:
     def check(self, *, is_delivered: bool) -> None:
         """Raises MemberFailed, MemberRefused or, where the client has a part that nobody can go on from,
         UpstreamRefused."""
+        if self.stream.error is not None and is_delivered:
+            raise as_broken_off(
+                self.stream.error, self.member, sent_model=self._model, shown_model=self._record.shown_model
+            )
         if self.stream.error is not None:
-            raise _failure(self.stream.error, self.member, is_delivered=is_delivered)
+            raise failure_of(self.stream.error, self.member)
         if self._is_cut:
             raise MemberFailed(f"{self.member.worker_id} ended its stream before [DONE]")
 
@@ -137,10 +141,8 @@ async def post(
     return answer
 
 
-def _failure(body: bytes, member: Member, *, is_delivered: bool) -> Exception:
-    """What a stream's error event means: to the client its own words, unless another replica may still do better."""
-    if is_delivered:
-        return UpstreamRefused(502, body)
+def failure_of(body: bytes, member: Member) -> MemberFailed | MemberRefused:
+    """What an error in place of an answer means, before anything is delivered: another replica may do better."""
     try:
         error = _ERROR.decode(body).error
     except msgspec.MsgspecError:

@@ -1,5 +1,7 @@
 """The router's and the members' ways to fail, as what the client is told."""
 
+import logging
+
 import msgspec
 
 from gateway.http.errors import (
@@ -16,7 +18,9 @@ from gateway.upstream.client import MemberFailed, MemberRefused
 from protocol.context_window import CONTEXT_LENGTH_EXCEEDED
 from protocol.errors import ErrorBody, encode_error
 from router import errors as route_errors
+from router.fleet import Member
 
+_log = logging.getLogger(__name__)
 _ERROR_BODY = msgspec.json.Decoder(ErrorBody)
 
 
@@ -45,6 +49,16 @@ def as_refusal(error: MemberRefused, *, sent_model: str, shown_model: str) -> Up
     if sent_model != shown_model:
         body = body.replace(_escaped(sent_model), _escaped(shown_model))
     return UpstreamRefused(error.status, body)
+
+
+def as_broken_off(body: bytes, member: Member, *, sent_model: str, shown_model: str) -> UpstreamRefused:
+    """An error in the middle of an answer. The words of a worker of ours are passed on; those of others may name what
+    is none of the client's business."""
+    if member.engine == "tiergate":
+        return as_refusal(MemberRefused(502, body), sent_model=sent_model, shown_model=shown_model)
+    _log.warning("%s broke an answer off: %.500r", member.worker_id, body)
+    message = "the model's server broke its answer off; the request may be sent again"
+    return UpstreamRefused(502, encode_error(message, type=UpstreamFailed.type, code=UpstreamFailed.code))
 
 
 def as_failure(error: MemberFailed) -> GatewayError:

@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 
 from gateway.inference.accounts import Accounts
-from gateway.inference.call import Call, MemberStream, post
+from gateway.inference.call import Call, MemberStream, failure_of, post
 from gateway.inference.exchange import Exchange
 from gateway.inference.failures import note_failure
 from gateway.inference.hedge import first_to_speak
@@ -234,11 +234,14 @@ async def pass_whole(
         whole = read_whole(body, answer, is_own=is_own, model=model)
     except (msgspec.MsgspecError, TypeError) as error:
         raise MemberFailed(f"{member.worker_id} sent no JSON that we understand: {error}") from error
+    if whole.is_error:
+        raise failure_of(body, member)
     if whole.accounting is not None:
         record.note_accounting(whole.accounting)
     else:
         record.finish_reason = whole.finish_reason
         record.note_foreign_usage(whole.usage)
+        record.note_text(whole.num_text_bytes)
     await deliver(whole.body, exchange, record, accounts)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from gateway.answer_cache.entry import CachedAnswer
 from gateway.domain.prices.price_book import RequestPrice
 from gateway.http.errors import GatewayError
-from gateway.inference.measure import Measured
+from gateway.inference.measure import BYTES_PER_TOKEN, Measured
 from gateway.inference.validate import Accepted
 from gateway.limits.reservation import Reservation
 from gateway.upstream.streams.foreign import ForeignUsage
@@ -167,7 +167,14 @@ class UsageRecord:
         if usage is not None:
             self.prompt_tokens = usage.prompt_tokens
             self.cached_prompt_tokens = min(usage.cached_tokens, usage.prompt_tokens)
-            self.completion_tokens = usage.completion_tokens
+            if usage.completion_tokens is not None:
+                self.completion_tokens = usage.completion_tokens
+
+    def note_text(self, num_bytes: int) -> None:
+        """A whole answer whose server did not say how many tokens it has: they are estimated, as prompts are."""
+        if num_bytes:
+            most = max(1, self.measured.max_completion_tokens)
+            self.completion_tokens = min(most, -(-num_bytes // BYTES_PER_TOKEN))
 
     def note_cached(self, answer: CachedAnswer) -> None:
         """Nothing is computed: the tokens are those of the answer that is given again."""

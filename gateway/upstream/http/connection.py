@@ -154,6 +154,11 @@ class Connection(asyncio.Protocol):
 
     # The parser's side
 
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            # The answer stands as it is; only the connection is not used again.
+            raise TransportFailed("more than one answer to a request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES:

@@ -66,8 +66,9 @@ class EventBuffer:
 
     def _with_lf(self, chunk: bytes) -> bytes:
         """Lines end in LF, CR LF or CR; within JSON a CR is always escaped."""
-        if self._ends_in_cr:
-            # It stood for a line's end already; an LF right after it is part of the same.
-            chunk = chunk.removeprefix(b"\n")
-        self._ends_in_cr = chunk.endswith(b"\r") or (self._ends_in_cr and not chunk)
-        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if not chunk:
+            return chunk
+        # A CR at the end of the last piece has ended its line already; an LF right after it belongs to the same end.
+        rest = chunk.removeprefix(b"\n") if self._ends_in_cr else chunk
+        self._ends_in_cr = chunk.endswith(b"\r")
+        return rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -2,55 +2,78 @@
 
 import re
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from gateway.upstream.streams.events import EventBuffer
 from protocol.accounting import joint_reason
 
-_Count = Annotated[int, Meta(ge=0, le=2**53)]
-_USAGE = re.compile(rb'"usage" ?: ?\{')
-_REASON = re.compile(rb'"finish_reason" ?: ?"')
+_MAX_COUNT = 2**53
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_REASON = re.compile(rb'"finish_reason"\s*:\s*"')
 _FEW_EVENTS = 4
 """Not worth halving."""
 _PRIVATE_COMMENTS = (b": tokens", b": accounting", b":tokens", b":accounting")
 
 
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: _Count | None = None
+class ForeignUsage(msgspec.Struct, frozen=True):
+    """Usage as a foreign server reports it. completion_tokens None: the server did not report it."""
+
+    prompt_tokens: int
+    completion_tokens: int | None = None
+    cached_tokens: int = 0
 
 
-class ForeignUsage(msgspec.Struct):
-    """Usage as foreign servers report it: only what all of them have is required."""
+def read_usage(reported: object) -> ForeignUsage | None:
+    """The figures of a `usage` field as far as they are counts; None without a count of the prompt. Never raises: odd
+    figures are no reason to lose an answer."""
+    if not isinstance(reported, dict):
+        return None
+    prompt_tokens = _count(reported.get("prompt_tokens"))
+    details = reported.get("prompt_tokens_details")
+    cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    if prompt_tokens is None:
+        return None
+    return ForeignUsage(prompt_tokens, _count(reported.get("completion_tokens")), cached_tokens or 0)
 
-    prompt_tokens: _Count
-    completion_tokens: _Count = 0
-    prompt_tokens_details: _PromptDetails | None = None
 
-    @property
-    def cached_tokens(self) -> int:
-        details = self.prompt_tokens_details
-        return (details.cached_tokens or 0) if details is not None else 0
+def _count(reported: object) -> int | None:
+    is_count = isinstance(reported, int) and not isinstance(reported, bool) and 0 <= reported <= _MAX_COUNT
+    return reported if is_count else None  # type: ignore[return-value]
 
 
 class Choice(msgspec.Struct):
-    finish_reason: str | None = None
+    """Fields are Any: an odd value must not hide the others."""
+
+    finish_reason: Any = None
     delta: Any = None
+    message: Any = None
+    text: Any = None
+
+    @property
+    def reason(self) -> str | None:
+        return self.finish_reason if isinstance(self.finish_reason, str) and self.finish_reason else None
 
     @property
     def has_token(self) -> bool:
         """Most servers begin a chat with an event that says who speaks, and nothing else."""
         if not isinstance(self.delta, dict):
-            return True
+            return bool(self.text != "")
         return any(value for name, value in self.delta.items() if name != "role")
 
 
 class _Chunk(msgspec.Struct):
     choices: list[Choice] | None = None
-    usage: ForeignUsage | None = None
+    usage: Any = None
     error: Any = None
+    object: Any = None
+
+    @property
+    def is_error(self) -> bool:
+        if self.error is None and self.object != "error":
+            return False
+        return not self.choices or any(choice.reason == "error" for choice in self.choices)
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
@@ -68,7 +91,8 @@ class ForeignStream:
         self._rename = _rename(model_at_member, model) if model_at_member != model else None
         self._finish_reasons: list[str] = []
         self.num_tokens = 0
-        self.usage: ForeignUsage | None = None
+        self._usage: ForeignUsage | None = None
+        self._num_tokens_before_usage = 0
         self.has_content = False
         self.is_done = False
         self.error: bytes | None = None
@@ -76,6 +100,17 @@ class ForeignStream:
     @property
     def finish_reason(self) -> str | None:
         return joint_reason(self._finish_reasons) if self._finish_reasons else None
+
+    @property
+    def usage(self) -> ForeignUsage | None:
+        """The server's latest figures, and the tokens that came after them. Where it reports no completion tokens
+        although some came, they are counted here."""
+        usage = self._usage
+        if usage is None or not self.num_tokens:
+            return usage
+        num_later = self.num_tokens - self._num_tokens_before_usage
+        completion_tokens = usage.completion_tokens + num_later if usage.completion_tokens else self.num_tokens
+        return msgspec.structs.replace(usage, completion_tokens=completion_tokens)
 
     def feed(self, chunk: bytes) -> bytes:
         """What the client gets of `chunk`; `[DONE]` and errors are held back. Raises BrokenStream."""
@@ -99,11 +134,12 @@ class ForeignStream:
 
     def _read_plain(self, block: bytes) -> bytes:
         """Events of one line each: what the gateway must know stands in few of them, which are found by halving."""
-        if not _is_notable(block):
-            self.num_tokens += block.count(b"\n\n")
+        num_events = block.count(b"\n\n")
+        if not _is_notable(block, num_events):
+            self.num_tokens += num_events
             self.has_content = True
             return block
-        if block.count(b"\n\n") <= _FEW_EVENTS:
+        if num_events <= _FEW_EVENTS:
             return self._read_each(block)
         middle = block.index(b"\n\n", len(block) // 2) + 2
         if middle == len(block):
@@ -136,17 +172,18 @@ class ForeignStream:
             self.is_done = True
             return False
         chunk = _decode(payload)
-        if chunk.error is not None and not chunk.choices:
+        if chunk.is_error:
             self.error = payload
             return False
-        if chunk.usage is not None:
-            self.usage = chunk.usage
-            if not chunk.choices and not self._wants_usage:
-                return False
-        reasons = [choice.finish_reason for choice in chunk.choices or () if choice.finish_reason]
+        reasons = [choice.reason for choice in chunk.choices or () if choice.reason]
         self._finish_reasons += reasons
         if chunk.choices and not reasons and any(choice.has_token for choice in chunk.choices):
             self.num_tokens += 1
+        usage = read_usage(chunk.usage)
+        if usage is not None:
+            self._usage, self._num_tokens_before_usage = usage, self.num_tokens
+        if isinstance(chunk.usage, dict) and not chunk.choices and not self._wants_usage:
+            return False
         self.has_content = True
         return True
 
@@ -168,10 +205,13 @@ _rename = lru_cache(maxsize=1024)(Rename)
 """Made once for each pair of names."""
 
 
-def _is_notable(block: bytes) -> bool:
-    """Whether it says something that the gateway must know. Regular expressions search far more slowly than `in`."""
+def _is_notable(block: bytes, num_events: int) -> bool:
+    """Whether it holds anything but events of one token. Regular expressions search far more slowly than `in`."""
     return (
-        b"[DONE]" in block
+        _num_texts(block) != num_events
+        or block.count(b'"choices"') != num_events
+        or b'"choices":[]' in block
+        or b"[DONE]" in block
         or b'"error"' in block
         or b'"role"' in block
         or (b'"usage"' in block and _USAGE.search(block) is not None)
@@ -180,6 +220,15 @@ def _is_notable(block: bytes) -> bool:
             and _REASON.search(block) is not None
         )
     )
+
+
+def _num_texts(block: bytes) -> int:
+    """How many texts, none of them empty, its events hold, by the two ways in which nearly all servers write them."""
+    for start in (b'"content":"', b'"content": "', b'"text":"', b'"text": "'):
+        num_texts = block.count(start)
+        if num_texts:
+            return num_texts - block.count(start + b'"')
+    return 0
 
 
 def _comments(lines: list[bytes]) -> list[bytes]:

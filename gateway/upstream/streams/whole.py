@@ -1,24 +1,30 @@
 """A whole answer: its figures, and its body as the client gets it."""
 
+from typing import Any
+
 import msgspec
 
 from gateway.upstream.client import Answer
-from gateway.upstream.streams.foreign import Choice, ForeignUsage
+from gateway.upstream.streams.foreign import Choice, ForeignUsage, read_usage
 from protocol.accounting import ACCOUNTING_HEADER, Accounting, joint_reason
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """`accounting` only from our own workers; `usage` is what others say."""
+    """accounting: only from our own workers. usage: what other servers report. num_text_bytes: of the answer, where no
+    completion tokens are reported. is_error: the body is an error, although its status is 200."""
 
     body: bytes
     accounting: Accounting | None = None
     usage: ForeignUsage | None = None
     finish_reason: str | None = None
+    num_text_bytes: int = 0
+    is_error: bool = False
 
 
 class _Body(msgspec.Struct):
     choices: list[Choice] | None = None
-    usage: ForeignUsage | None = None
+    usage: Any = None
+    error: Any = None
 
 
 _BODY = msgspec.json.Decoder(_Body)
@@ -32,7 +38,24 @@ def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None) 
     if accounting is not None:
         return Whole(body, accounting=_ACCOUNTING.decode(accounting))
     read = _BODY.decode(body)
+    if read.error is not None and not read.choices:
+        return Whole(body, is_error=True)
     if model is not None:
         body = msgspec.json.encode({**_FIELDS.decode(body), "model": model})
-    reasons = [choice.finish_reason for choice in read.choices or () if choice.finish_reason]
-    return Whole(body, usage=read.usage, finish_reason=joint_reason(reasons) if reasons else None)
+    reasons = [choice.reason for choice in read.choices or () if choice.reason]
+    reason, usage = joint_reason(reasons) if reasons else None, read_usage(read.usage)
+    num_text_bytes = 0 if usage is not None and usage.completion_tokens else _num_text_bytes(read.choices or [])
+    return Whole(body, usage=usage, finish_reason=reason, num_text_bytes=num_text_bytes)
+
+
+def _num_text_bytes(choices: list[Choice]) -> int:
+    """Of what the model wrote: texts, thoughts, and calls of tools as JSON."""
+    size = 0
+    for choice in choices:
+        written = [choice.text]
+        if isinstance(choice.message, dict):
+            written += [value for name, value in choice.message.items() if name != "role"]
+        size += sum(
+            [len(each.encode() if isinstance(each, str) else msgspec.json.encode(each)) for each in written if each]
+        )
+    return size
