@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+
 from gateway.http.errors import Saturated
 from gateway.metrics import PRIORITY_CLASSES, Metrics
 

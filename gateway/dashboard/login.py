@@ -54,7 +54,9 @@ class LoginViews:
                 now=utc_now(),
             )
         except Unauthenticated:
-            self._failed.note(client, now=time.monotonic())
+            if key and not has_own_format(key):
+                # Nobody guesses a key of our own form, so that wrong ones are no reason to brake anybody.
+                self._failed.note(client, now=time.monotonic())
             if wait_s > 0:
                 return _braked(services, next, wait_s)
             return _refused(services, next, 401, "This key is wrong or was revoked." if key else "Enter an API key.")

@@ -83,6 +83,10 @@ class Connection(HttpToolsProtocol):
         """Requests, to their end."""
         self._is_ending = False
         self._head_bytes = 0
+        self._is_head_new = False
+        """It began in the piece that is being parsed."""
+        self._fed_body_bytes = 0
+        """Of bodies in that piece."""
         self._wire_bytes = self._body_bytes = self._num_parts = 0
         """Of one body: as sent and without its framing, and in how many parts."""
         self._linger_bytes = _MAX_LINGER_BYTES
@@ -131,7 +135,7 @@ class Connection(HttpToolsProtocol):
     def _receive(self, data: bytes) -> None:
         if self._parsing == _HEAD and len(data) > (room := MAX_HEAD_BYTES - self._head_bytes):
             self._feed(data[:room])
-            if self._parsing == _HEAD:
+            if self._parsing == _HEAD and self._head_bytes >= MAX_HEAD_BYTES:
                 return self._refuse(HeadersTooLarge(MAX_HEAD_BYTES, MAX_FIELDS), "headers too large")
             return self.data_received(data[room:])
         self._feed(data)
@@ -176,14 +180,16 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._parsing, self._head_bytes = _HEAD, 0
-        self.deadline = self._door.now + self._bounds.head_s
+        if self.num_parsed:
+            # The first head's deadline counts from connecting.
+            self.deadline = self._door.now + self._bounds.head_s
 
     # What the parser tells.
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED or (self._active is not None and not self._active.keep_alive):
             self._give_up(InvalidRequest("too many requests at once on one connection"))
-        self._parsing, self._head_bytes = _HEAD, 0
+        self._parsing, self._head_bytes, self._is_head_new = _HEAD, 0, True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -213,6 +219,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._fed_body_bytes += len(body)
         self._num_parts += 1
         if self._num_parts > _FREE_PARTS + self._body_bytes / _MIN_BYTES_A_PART:
             self._give_up(InvalidRequest("the body comes in too small chunks"))
@@ -243,6 +250,10 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         answered, self._active = self._active, None
+        if answered is not None:
+            # An idle connection must not hold the last request's body.
+            answered.body = bytearray()
+            answered.scope.pop(REQUEST_BODY, None)  # type: ignore[misc]
         if self.transport.is_closing():
             return
         if answered is not None and not answered.keep_alive:
@@ -307,6 +318,7 @@ class Connection(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> None:
         was_in_body = self._parsing == _BODY
+        self._is_head_new, self._fed_body_bytes = False, 0
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -318,11 +330,18 @@ class Connection(HttpToolsProtocol):
                 refusal = InvalidRequest(f"this is not a valid HTTP/1.1 request: {error}", code="invalid_http")
             return self._refuse(refusal, "invalid HTTP" if refusal.status == 400 else "headers too large")
         if self._parsing == _HEAD:
-            self._head_bytes += len(data)
+            self._head_bytes += self._num_new_head_bytes(data)
         elif self._parsing == _BODY and was_in_body:
             self._wire_bytes += len(data)
             if self._wire_bytes - self._body_bytes > _FREE_FRAMING_BYTES + _MAX_FRAMING_RATIO * self._body_bytes:
                 self._refuse(InvalidRequest("the chunks of the body are mostly framing"), "invalid HTTP")
+
+    def _num_new_head_bytes(self, data: bytes) -> int:
+        """Of a head that is not whole: how much of it `data` holds, in which earlier requests may end."""
+        if not self._is_head_new:
+            return len(data)
+        after_last_head = len(data) - (data.rfind(b"\r\n\r\n") + 4 if b"\r\n\r\n" in data else 0)
+        return max(0, after_last_head - self._fed_body_bytes)
 
     def _give_up(self, refusal: GatewayError) -> None:
         """Within a callback: the parser stops and `_feed` takes it from here."""
