@@ -1,4 +1,4 @@
-"""Every resource that the settings name, opened once and closed in order."""
+"""Opens every resource that the settings name, once, and closes them in order."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ Loop = Coroutine[Any, Any, None]
 
 @dataclass(frozen=True)
 class Running:
-    """The services, and the loops that must run beside the server for as long as it does."""
+    """The services, and the loops that must run beside the server as long as it runs."""
 
     services: Services
     loops: Callable[[], list[Loop]]
@@ -128,6 +128,7 @@ async def open_services(
             usage,
             data_dir=settings.data_dir,
             has_clickhouse=settings.clickhouse_url is not None,
+            written=outbox.written,
             pools={overflow_account(name): name for name in settings.overflow_pools},
         )
         limiter = await stack.enter_async_context(
@@ -135,7 +136,7 @@ async def open_services(
                 settings.redis_url, ledger, deadline_s=settings.redis_deadline_ms / 1000, incarnation=incarnation
             )
         )
-        leases = LeaseKeeper(limiter)
+        leases = LeaseKeeper(limiter, data_dir=settings.data_dir)
         session_redis = open_pipeline(settings.redis_url)
         stack.callback(session_redis.close)
         session_terms = Terms(
@@ -332,7 +333,7 @@ def _artifacts(settings: GatewaySettings) -> tuple[ArtifactStore, References, Fi
 
 
 async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catalog: CatalogCache) -> None:
-    """The first key of a new database, and the models that the configuration declares."""
+    """Create the first key of a new database, and declare the configured models. Raises ConfigError."""
     try:
         check_exists(settings.sql_url)
         await catalog.reload()
@@ -357,7 +358,7 @@ async def _prepare_database(settings: GatewaySettings, sessions: Sessions, catal
         await warn_of_missing(sessions, settings.peppers, now=utc_now())
         await catalog.reload()
     except GatewayError as error:
-        # A name that another model, pool or adapter has.
+        # The name is taken by another model, pool or adapter.
         raise ConfigError(f"pools: {error}") from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)

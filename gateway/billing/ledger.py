@@ -1,8 +1,8 @@
-"""What a tenant used so far, for limits that Redis has lost: ClickHouse plus what still waits in the outboxes here."""
+"""A tenant's usage so far, for limits whose state Redis has lost: ClickHouse plus the outboxes of this machine."""
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from uuid import UUID
@@ -11,11 +11,17 @@ from gateway.billing.waiting import Whose, waiting
 from gateway.http.errors import Unavailable
 from gateway.limits.ledger import LedgerAway, Used
 from gateway.metering.queries import UsageQueries
-from gateway.metering.windows import Window, month_until
+from gateway.metering.windows import Window, day_and_month
+
+
+async def _at_once() -> None:
+    pass
 
 
 class UsageLedger:
-    """An event on its way from an outbox to ClickHouse may count twice, never not at all."""
+    """An event that is moving from an outbox to ClickHouse may count twice, but is not missed.
+
+    With Kafka, events that are in Kafka at the moment are missed (docs/metering.md)."""
 
     def __init__(
         self,
@@ -23,20 +29,27 @@ class UsageLedger:
         *,
         data_dir: Path,
         has_clickhouse: bool,
+        written: Callable[[], Awaitable[None]] = _at_once,
         pools: Mapping[UUID, str] | None = None,
     ) -> None:
-        """pools: accounts that are a pool's and not a tenant's."""
+        """written: waits until every request that ended in this process is in its outbox on disk. pools: accounts that
+        belong to a pool instead of a tenant."""
+        self._written = written
         self._pools = pools or {}
         self._queries = queries
         self._data_dir = data_dir
         self._has_clickhouse = has_clickhouse
 
     async def used(self, tenant_id: UUID, scope: str, now: datetime) -> Used:
-        """The outboxes are read first: what is shipped meanwhile is then seen in both, not in none."""
-        month = month_until(now)
-        day = Window(now.replace(hour=0, minute=0, second=0, microsecond=0), month.end)
+        """Tokens of the day and cost of the month. Raises LedgerAway.
+
+        Reads the outboxes first: an event shipped meanwhile is then seen in both places instead of in neither."""
+        # The whole day and month, because other requests may have been received after the one that asks.
+        day, month = day_and_month(now)
         pool = self._pools.get(tenant_id)
         whose = _whose(tenant_id, scope) if pool is None else Whose(None, pool=pool)
+        # Requests that ended here count in the limiter until this reading, which must then find them.
+        await self._written()
         try:
             tokens, cost_nanousd = await asyncio.to_thread(waiting, self._data_dir, whose, day=day, month=month)
             if self._has_clickhouse:

@@ -1,1 +1,1 @@
-"""Limits: reserved in one Lua call before a request, settled with the actual figures after it."""
+"""Limits: capacity is reserved in one Lua call before a request, and settled with the actual figures after it."""

@@ -1,9 +1,10 @@
-"""Is Redis away? The one place that decides it, from what the connections see.
+"""Is Redis away? The one place that decides this, from what the connections observe.
 
-One late answer is not away: that request is decided locally. Away is: no connection at all, or LATE_IN_A_ROW times
-nothing within a deadline and no answer in time between. (The first time makes us ask by PINGs, so that silence is
-told from a single slow answer within two deadlines, also where nobody else asks.) Back is: PINGs answered in time,
-ANSWERS_TO_RETURN in a row, more of them for a Redis that has just been back.
+A single late answer does not count as away; only that request is decided locally. Redis is away if there is no
+connection at all, or after LATE_IN_A_ROW missed deadlines without an answer in time between them. (The first missed
+deadline starts PINGs, so that silence is distinguished from a single slow answer within two deadlines, even if there
+are no other commands.) Redis is back after ANSWERS_TO_RETURN PINGs in a row were answered in time; more are needed if
+Redis has only just been back.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,11 @@ LATE_IN_A_ROW = 3
 ANSWERS_TO_RETURN = 2
 MAX_ANSWERS_TO_RETURN = 32
 CALM_S = 10.0
-"""Back for longer than this is back for good: the next return is as easy as the first."""
+"""After being back for this long, the next return needs no more answers than the first."""
 
 
 class Availability:
-    """Pure. `on_trouble` is called when something began to be wrong; then probe until `is_calm`."""
+    """Pure. on_trouble: called when something begins to go wrong; the caller must then probe until `is_calm`."""
 
     def __init__(self, clock: Callable[[], float], *, on_trouble: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
@@ -27,11 +28,11 @@ class Availability:
         self._answers_to_return = ANSWERS_TO_RETURN
         self._returned_at = float("-inf")
         self.is_away = True
-        """Nobody has connected yet."""
+        """Starts as away, because there is no connection yet."""
 
     @property
     def is_calm(self) -> bool:
-        """Nothing to probe."""
+        """Whether there is nothing to probe."""
         return not self.is_away and self._num_late == 0
 
     @property
@@ -57,7 +58,7 @@ class Availability:
             self._on_trouble()
 
     def note_returned(self) -> None:
-        """What had been decided locally is told."""
+        """Redis has been told everything that was decided locally."""
         if self._num_lines == 0:
             return
         self.is_away = False

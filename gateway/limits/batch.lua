@@ -1,19 +1,20 @@
--- What a gateway has for one tenant at a time, in its order: requests to admit and requests that ended. All limits of all
--- scopes are checked and everything reserved or nothing. One call, so no race can exceed a limit, and no dearer for ten
--- requests than for two.
+-- A gateway's steps for one tenant, in order: requests to admit, and requests that have ended. For each admission all
+-- limits of all scopes are checked, and either everything is reserved or nothing. It is one call, so no race can exceed
+-- a limit, and ten requests cost no more than two.
 --
 -- KEYS 1 held by this gateway  2.. scopes, the tenant first
 -- ARGV 1 window_us  2 day  3 month  4 the record's scopes ('tenant=3 ...')
 --      for each scope: requests, tokens, live, tokens a day, cost a month ('' = no limit)
 --      then any number of steps, four values each:
 --        admit  request id  tokens  cost
---        actual request id  tokens  cost    it came to this; a second time finds nothing to replace
---        refund request id  -       -       as if it had never been
---        first  day         month   -       the ledger was asked: the first day and month to keep
---        seed   scope       tokens  cost    what it said of that scope's day and month
--- Answer, for each of the first three and with ';' between: of admit 'verdict scope retry_us requests tokens reset_us',
--- of the others 1 or 0, whether anything was done. verdict: ok, load (ask the ledger), or the limit that binds, with the number of its scope
--- (from 1) and when to come back. The rest is the tenant's standing.
+--        actual request id  tokens  cost    the actual figures; a repetition finds nothing to replace
+--        refund request id  -       -       as if the request had never been made
+--        first  day         month   -       the ledger was read: the first day and month to keep
+--        seed   scope       tokens  cost    the ledger's figures for that scope's day and month
+-- Answer: one part for each admit, actual and refund step, separated by ';'. For admit it is
+-- 'verdict scope retry_us requests tokens reset_us'; for the others 1 or 0, whether anything was done.
+-- verdict: ok, load (read the ledger first), or the limit that is exhausted, with the number of its scope (from 1) and
+-- the time until a retry. requests, tokens and reset_us are the tenant's usage.
 local held, num_scopes = KEYS[1], #KEYS - 1
 local window_us, day, month = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local day_field, month_field = 'day:' .. day, 'month:' .. month
@@ -44,7 +45,7 @@ local function drop_past_periods(key, first_day, first_month)
   end
 end
 
--- The ledger is believed where nothing else is known.
+-- The ledger's figure is used only if there is none yet.
 local function seed(scope, field, used)
   local period = period_of(scope, field)
   if period[2] < 0 then
@@ -60,10 +61,10 @@ local function lacks_seed()
   return false
 end
 
--- When enough of the oldest buckets have left for `excess` requests (part 1) or tokens (part 2) to be free.
+-- The time until enough of the oldest buckets have left to free `excess` requests (part 1) or tokens (part 2).
 local function frees_in(scope, excess, part)
   if scope.oldest < 0 then return window_us end
-  -- What a flood asks all the time has the short answer.
+  -- Fast path for the case that repeats throughout a flood of requests.
   if part == 1 and excess == 1 then return math.max(1, scope.oldest_at + window_us - now) end
   scope.numbers = scope.numbers or read_buckets(scope)
   for _, number in ipairs(scope.numbers) do
@@ -74,10 +75,11 @@ local function frees_in(scope, excess, part)
   return window_us
 end
 
--- The limit that binds, the number of its scope, and when to come back.
+-- The limit that is exhausted, the number of its scope, and the time until a retry.
 local function binding(need, cost, is_load)
   for s, scope in ipairs(scopes) do
-    -- Where the ledger is still to be asked, the window is looked at first: who floods is not to flood the ledger.
+    -- If the ledger must be read first, the window is still checked, so that a flood of requests does not become a
+    -- flood of ledger reads.
     if not is_load then
       local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
       if scope.max_day and of_day[2] + of_day[1] + need > scope.max_day then return 'tokens_per_day', s, 0 end
@@ -96,7 +98,7 @@ local function binding(need, cost, is_load)
 end
 
 local function reserve(id, need, cost)
-  -- Settled before it came to us, on another connection: nothing is left to reserve.
+  -- The request was settled, on another connection, before this step arrived: nothing is left to reserve.
   if records[id] then return end
   records[id] = string.format('live %d %d %d %s %s %s', slot, need, cost, day, month, ARGV[4])
   new_records[id] = true
@@ -118,7 +120,7 @@ end
 
 local function close(id, tokens, cost, how)
   local record = records[id]
-  -- Its gateway asks for a refund only of what it has forgotten: then the mark of `tell` has done its work.
+  -- For a 'done' record the gateway asks for a refund only if it has forgotten the request; the mark is then obsolete.
   if not record or (record == 'done' and how ~= 'refund') then return '0' end
   if record ~= 'done' then close_record(scopes, record, tokens, cost, how) end
   if new_records[id] then new_records[id] = nil else ended[#ended + 1] = id end

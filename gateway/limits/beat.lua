@@ -1,6 +1,6 @@
--- A gateway says that it lives.
+-- A gateway's heartbeat.
 -- KEYS 1 zset: incarnation -> last heartbeat (us)   ARGV 1 incarnation  2 lease_us
--- Answer: gateways alive, whether this one was, gateways that are dead and not buried yet ...
+-- Answer: the number of live gateways, whether this one was alive before, then the dead gateways not yet buried.
 local now = now_us()
 local before = redis.call('ZSCORE', KEYS[1], ARGV[1])
 local dead_since = now - tonumber(ARGV[2])

@@ -1,4 +1,4 @@
--- Forget a gateway whose holdings were given back, unless it has shown itself meanwhile.
+-- Forget a gateway whose held requests were given back, unless it has sent a heartbeat meanwhile.
 -- KEYS 1 zset: incarnation -> last heartbeat (us)  2 set: its tenants   ARGV 1 incarnation  2 lease_us
 local last = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if last and tonumber(last) > now_us() - tonumber(ARGV[2]) then return 0 end

@@ -1,4 +1,4 @@
-"""The limiter's commands as bytes. What stays the same for a tenant, a tier and a day is encoded once."""
+"""The limiter's commands as bytes. Parts that stay the same for a tenant, tier and day are encoded once."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,11 +14,11 @@ from gateway.redis_client.grouping import Group
 from gateway.redis_client.resp import encode, encode_parts
 
 Closing = Literal["actual", "refund"]
-Releasing = Literal["refund", "sweep"]
+Releasing = Literal["actual", "refund", "sweep"]
 Counting = Literal["always", "seeded", "never"]
 _MAX_NAME = 100
 STEP_PARTS = 4
-"""Of a batch: a step's kind and three values."""
+"""The number of arguments of a step in a batch: its kind and three values."""
 
 
 def held_key(tenant_id: UUID | str, incarnation: str) -> str:
@@ -30,9 +30,9 @@ def scope_key(tenant_id: UUID | str, part: str) -> str:
 
 
 def key_part(scope_name: str) -> str:
-    """What stands for a scope in keys and records: its name, and of a long one, which clients may choose, a digest.
+    """A scope's name in keys and records. A long name, since clients may choose it, is replaced by a digest.
 
-    The `#` stands in no quoted name."""
+    No quoted name contains the `#` that marks a digest."""
     quoted = quote(scope_name, safe=":")
     if len(quoted) <= _MAX_NAME:
         return quoted
@@ -58,7 +58,7 @@ class Terms:
         limits = [value for scope in scopes for value in _values(scope.limits)]
         parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *limits)
         self.group = Group(encode_parts(*parts), len(parts))
-        """What `admit` and `close` are steps of."""
+        """The batch command that `admit` and `close` are steps of."""
         self._tell = _begin(TELL, keys, shared, more=6)
 
     def fits(self, admission: Admission) -> bool:
@@ -68,7 +68,7 @@ class Terms:
         if self._tier is not admission.tier:
             if _values(mine.tier) != _values(admission.tier):
                 return False
-            # The catalog was read anew, and says the same.
+            # The catalog was reloaded, and the limits are unchanged.
             self._tier = admission.tier
         return True
 
@@ -79,7 +79,7 @@ class Terms:
         return self._tell + figures + encode_parts(int(age_s * 1e6), "live" if is_live else "done", counting)
 
     def absorbs(self, other: "Terms") -> bool:
-        """Do both count on the same scopes, day and month?"""
+        """Whether both count on the same scopes, day and month."""
         return self is other or self._tell == other._tell
 
 
@@ -88,7 +88,7 @@ def admit(request_id: str, tokens: int, cost_nanousd: int) -> bytes:
 
 
 def admit_seeded(admission: Admission, used: Sequence[tuple[int, int]]) -> bytes:
-    """With what the ledger said of each scope: tokens of the day, cost of the month."""
+    """used: for each scope, the tokens of the day and the cost of the month, as read from the ledger."""
     yesterday, last_month = _yesterday(admission.now), _last_month(admission.now)
     return b"".join(
         (
@@ -104,27 +104,36 @@ def close(request_id: str, tokens: int, cost_nanousd: int, how: Closing) -> byte
 
 
 def show(admission: Admission, *, window_us: int) -> bytes:
-    """How the scopes of a request that is never made stand."""
+    """Show the usage of the scopes of `admission`, which stands for a request that is never made."""
     keys = [scope_key(admission.tenant_id, key_part(scope.name)) for scope in admission.scopes()]
     return encode("EVALSHA", SHOW, len(keys), *keys, window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}")
 
 
-def release(tenant_id: str, incarnation: str, request_id: str, record: str, how: Releasing) -> bytes:
-    """Give back what a request holds, by its record: whoever made it knows nothing of it any more."""
+def release(
+    tenant_id: str,
+    incarnation: str,
+    request_id: str,
+    record: str,
+    how: Releasing,
+    *,
+    tokens: int = 0,
+    cost_nanousd: int = 0,
+) -> bytes:
+    """Close a request by its record in Redis, for a gateway that will not do so itself."""
     names = [part.rpartition("=")[0] for part in record.split(" ")[6:]]
     keys = (held_key(tenant_id, incarnation), *(scope_key(tenant_id, name) for name in names))
-    return encode("EVALSHA", RELEASE, len(keys), *keys, request_id, how)
+    return encode("EVALSHA", RELEASE, len(keys), *keys, request_id, how, tokens, cost_nanousd)
 
 
 def _begin(digest: str, keys: Sequence[str], arguments: Sequence[str | int], *, more: int) -> bytes:
-    """A command whose last `more` arguments are still to come."""
+    """The beginning of a command whose last `more` arguments are appended later."""
     parts = ("EVALSHA", digest, len(keys), *keys, *arguments)
     return b"*%d\r\n" % (len(parts) + more) + encode_parts(*parts)
 
 
 def _step(kind: str, a: str, b: int | str, c: int) -> bytes:
-    """STEP_PARTS of them."""
-    # encode_parts in one line: this is the hot path.
+    """One step, of STEP_PARTS arguments."""
+    # encode_parts inlined: this is the hot path.
     second, third = str(b), str(c)
     return (
         f"${len(kind)}\r\n{kind}\r\n${len(a)}\r\n{a}\r\n${len(second)}\r\n{second}\r\n${len(third)}\r\n{third}\r\n"

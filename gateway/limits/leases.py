@@ -1,14 +1,17 @@
-"""A gateway's side of the leases: its one heartbeat, what dead gateways held, and what was left behind of its own."""
+"""A gateway's side of the leases: its heartbeat, and giving back what dead gateways, or lost commands of its own, left
+held in Redis."""
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
 from uuid import UUID
 
 from gateway.limits.commands import held_key, release
 from gateway.limits.limiter import Limiter
+from gateway.limits.unsettled import CameTo, read_unsettled
 from gateway.redis_client import AWAY
 from gateway.redis_client.resp import encode
 
@@ -16,15 +19,16 @@ _log = logging.getLogger(__name__)
 
 BEATS_A_LEASE = 3
 TIDY_EVERY = 12
-"""Look for what was left behind once in so many heartbeats."""
+"""How many heartbeats there are between two searches for leftovers."""
 BATCH = 500
 KEEP_SWEPT_S = 86_400
-"""A gateway that was only paused settles what it had under way; its records wait this long for it."""
+"""How long the records of a swept gateway are kept: one that was only paused still settles its requests under way."""
 
 
 class LeaseKeeper:
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Limiter, *, data_dir: Path) -> None:
         self._limiter = limiter
+        self._data_dir = data_dir
         self._presence = limiter.presence
         self._redis = limiter.redis
 
@@ -33,6 +37,7 @@ class LeaseKeeper:
             if not self._limiter.is_local:
                 try:
                     await self.beat()
+                    await self.settle_adopted()
                     if beats % TIDY_EVERY == 0:
                         await self.tidy()
                 except AWAY as error:
@@ -40,7 +45,7 @@ class LeaseKeeper:
             await asyncio.sleep(self._presence.lease_s / BEATS_A_LEASE)
 
     async def beat(self) -> None:
-        """Tell that this gateway lives, learn how many share the limits, and give back what dead ones held."""
+        """Send the heartbeat, learn how many gateways share the limits, and sweep those that are dead."""
         beat = await self._presence.beat()
         self._limiter.local.num_gateways = max(1, beat.num_alive)
         if not beat.was_alive:
@@ -50,7 +55,8 @@ class LeaseKeeper:
                 await self.sweep(incarnation)
 
     async def sweep(self, incarnation: str) -> None:
-        """Give back what a dead gateway held: places, and what it reserved of days and months."""
+        """Free the concurrency that a dead gateway held. Its reservations of day and month stay counted until the
+        actual figures of its requests are known."""
         for tenant_id in await self._presence.tenants_of(incarnation):
             held = await self._held(tenant_id, incarnation)
             live = [(request_id, record) for request_id, record in held.items() if record.startswith("live")]
@@ -63,8 +69,34 @@ class LeaseKeeper:
                 _log.warning("gave back what a dead gateway held of %s: %d requests", tenant_id, len(live))
         await self._presence.bury(incarnation)
 
+    async def settle_adopted(self) -> None:
+        """Replace reservations of dead gateways by their requests' actual figures, taken from their outboxes."""
+        for path, unsettled in await asyncio.to_thread(lambda: list(read_unsettled(self._data_dir))):
+            by_tenant: dict[str, list[CameTo]] = {}
+            for request in unsettled.requests:
+                by_tenant.setdefault(request.tenant_id, []).append(request)
+            for tenant_id, requests in by_tenant.items():
+                held = await self._held(tenant_id, unsettled.incarnation)
+                await self._send(
+                    tenant_id,
+                    (
+                        release(
+                            tenant_id,
+                            unsettled.incarnation,
+                            request.request_id,
+                            held[request.request_id],
+                            "refund" if request.is_refund else "actual",
+                            tokens=request.tokens,
+                            cost_nanousd=request.cost_nanousd,
+                        )
+                        for request in requests
+                        if " " in held.get(request.request_id, "")
+                    ),
+                )
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
     async def tidy(self) -> None:
-        """Give back what this gateway holds in Redis and knows nothing of: commands were lost, or came out of order."""
+        """Give back requests that this gateway holds in Redis but does not know: commands were lost or reordered."""
         incarnation = self._presence.incarnation
         for tenant_id in map(str, self._limiter.local.tenants()):
             held = await self._held(tenant_id, incarnation)
@@ -78,7 +110,7 @@ class LeaseKeeper:
             )
 
     async def leave(self) -> None:
-        """Stop counting as a gateway, unless something is still held: then the others find it after the lease."""
+        """Stop counting as a gateway, unless requests are still held; other gateways sweep those after the lease."""
         if not self._limiter.local.live and not len(self._limiter.settlements):
             await self._presence.leave()
 

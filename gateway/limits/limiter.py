@@ -1,15 +1,16 @@
-"""Admission: every limit of a request's scopes reserved in one call, settled with the actual figures afterwards.
+"""Admission: every limit of a request's scopes is reserved in one call, and settled with the actual figures afterwards.
 
-Requests and tokens a minute: a sliding window of small buckets that leave it whole, so that no 60 seconds, wherever
-they begin, see more than the limit (a GCRA or fixed windows would let up to twice as much through). Time is Redis'.
-What is under way is held under its gateway's incarnation, whose one heartbeat is the lease of it all.
-Without Redis this gateway decides alone, at its share; `docs/limits.md` says how much too much that can be.
+Requests and tokens per minute use a sliding window of small buckets, each of which leaves the window whole, so that no
+60 seconds, wherever they begin, see more than the limit (GCRA or fixed windows would let up to twice as much through).
+The clock is Redis's. Requests under way are held under their gateway's incarnation, and its single heartbeat is the
+lease for all of them. Without Redis this gateway decides alone, within its share of the limits; `docs/limits.md` says
+how far that can exceed them.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from uuid import uuid4
@@ -67,14 +68,15 @@ class Limiter:
         self.settlements = Settlements(self._send_settlement, is_open=lambda: not availability.is_away)
         self._telling = Telling(redis, self.local, self.presence, self.settlements, clock=clock)
         self.num_decided_here = 0
-        """Requests that this gateway admitted or refused without Redis."""
+        """How many requests this gateway decided without Redis."""
 
     @property
     def is_local(self) -> bool:
         return self._availability.is_away
 
     async def admit(self, admission: Admission) -> Reservation:
-        """Reserve, or raise LimitReached; Unavailable when a budget is set and nobody can say what is left of it."""
+        """Reserve, or raise LimitReached; or Unavailable if the ledger is needed for a daily or monthly limit and
+        cannot be read."""
         self._refuse_too_large(admission)
         if self._availability.is_away:
             return await self._decide_here(admission)
@@ -92,22 +94,23 @@ class Limiter:
         return self._conclude(entry, reply)
 
     async def settle(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
-        """Replace the reservation by what the request came to. Does not raise: what fails is sent again later."""
+        """Replace the reservation by the request's actual figures. Does not raise: a failed settlement is sent again
+        later."""
         await self.settled(self.settle_soon(reservation, tokens=tokens, cost_nanousd=cost_nanousd))
 
     def settle_soon(
         self, reservation: Reservation, *, tokens: int, cost_nanousd: int
     ) -> "asyncio.Future[Reply] | None":
-        """The same without waiting, for `finally`; what `settled` can wait for."""
+        """Like `settle` but without waiting, for use in `finally`. Returns a future for `settled`."""
         entry = reservation.entry
         if not self.local.close(entry, tokens, cost_nanousd):
             return None
         future = self.settlements.put(Settlement(entry, "actual"))
-        # Whoever was admitted without Redis has waited for it once already.
+        # A request admitted without Redis has already waited for Redis once.
         return future if entry.is_known else None
 
     async def settled(self, future: "asyncio.Future[Reply] | None") -> None:
-        """Until Redis has answered, or is late."""
+        """Wait until Redis has confirmed the settlement, or is late."""
         if future is not None:
             try:
                 await future
@@ -115,12 +118,13 @@ class Limiter:
                 self._trouble.set()
 
     def refund_soon(self, reservation: Reservation) -> None:
-        """As if the request had never been."""
+        """Give the reservation back, as if there had been no request. Does not wait."""
         if reservation.entry.is_live:
             self._give_back(reservation.entry)
 
     async def usage_now(self, admission: Admission) -> list[UsageNow]:
-        """How the scopes of a request that is never made stand, the tenant's first. Raises Unavailable as `admit`."""
+        """The current usage of the scopes of `admission`, which stands for a request that is never made; the tenant's
+        scope comes first. Raises Unavailable as `admit`."""
         parts: list[bytes] | None = None
         if not self._availability.is_away:
             try:
@@ -130,7 +134,7 @@ class Limiter:
                 parts = reply.split(b";")
             except AWAY:
                 self._trouble.set()
-        readings = await self._read(admission)
+        readings = await self._read(admission, self._readings.get)
         scopes, accounts = admission.scopes(), self.local.accounts_of(admission)
         if parts is None:
             now = self._clock()
@@ -141,12 +145,16 @@ class Limiter:
         return [from_redis(part, readings.get(scope.name)) for scope, part in zip(scopes, parts, strict=True)]
 
     async def start(self) -> None:
-        """Try once to use Redis; where it does not answer, `run_forever` goes on trying."""
+        """Try once to use Redis. If Redis does not answer, `run_forever` keeps trying."""
         await self.redis.connect()
         try:
             await self._return()
         except AWAY as error:
             _log.warning("Redis is away, limits are local: %r", error)
+
+    def close(self) -> None:
+        self._readings.close()
+        self.redis.close()
 
     async def run_forever(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -154,7 +162,8 @@ class Limiter:
             group.create_task(self._watch_forever())
 
     def tell_anew(self) -> None:
-        """Others took this gateway for dead: what it has under way may have been given back."""
+        """Tell Redis all requests under way again: other gateways took this one for dead, and may have given them
+        back."""
         self._telling.doubt()
         self._trouble.set()
 
@@ -173,9 +182,10 @@ class Limiter:
         return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order)
 
     async def _ask_again(self, entry: Entry) -> Reply:
-        """Redis lacks what was used this day or month: the ledger knows."""
+        """Ask again with figures from the ledger, because Redis lacks the usage of this day or month."""
         admission = entry.admission
-        readings = await self._read(admission)
+        # Redis builds upon this reading for the rest of the month, so it must be fresh.
+        readings = await self._read(admission, self._readings.get_fresh)
         used = [
             (readings[scope.name].tokens_today, readings[scope.name].spent_this_month)
             if scope.name in readings
@@ -197,7 +207,7 @@ class Limiter:
         return Reservation(entry.admission, standing, entry)
 
     async def _decide_after(self, error: BaseException, asked: Entry) -> Reservation:
-        """Redis did not answer this request in time, and may have reserved, or may do so later."""
+        """Decide locally, because Redis did not answer in time. Redis may have reserved, or may do so later."""
         self._telling.forget_registrations()
         self._trouble.set()
         learned: list[Reply | RedisError] = []
@@ -218,7 +228,9 @@ class Limiter:
 
     async def _decide_here(self, admission: Admission) -> Reservation:
         self.num_decided_here += 1
-        readings = await self._read(admission)
+        # First the checks that cost nothing, so that a flood of requests does not become a flood of ledger reads.
+        self.local.check(admission, {})
+        readings = await self._read(admission, self._readings.get)
         # After the only await, so that two requests cannot both see the same room.
         self.local.check(admission, readings)
         entry = self.local.enter(admission)
@@ -226,13 +238,13 @@ class Limiter:
         return Reservation(admission, self.local.standing(entry.accounts[0]), entry)
 
     def _learn(self, entry: Entry, outcome: Reply | RedisError) -> None:
-        """The late answer to a request that was admitted here meanwhile."""
+        """Take the late answer to a request that was admitted here meanwhile."""
         if isinstance(outcome, bytes) and outcome.startswith(b"ok"):
             entry.is_known = True
             self.local.untold.pop(entry.admission.request_id, None)
 
-    async def _read(self, admission: Admission) -> dict[str, Reading]:
-        """What was used, for scopes with limits on it."""
+    async def _read(self, admission: Admission, get: Callable[..., Awaitable[Reading]]) -> dict[str, Reading]:
+        """Readings by scope name, for the scopes with a daily or monthly limit."""
         scopes = [scope for scope in admission.scopes() if has_periods(scope.limits)]
         if not scopes:
             return {}
@@ -241,9 +253,7 @@ class Limiter:
         )
         try:
             return {
-                scope.name: await self._readings.get(
-                    admission.tenant_id, scope.name, accounts[scope.name], admission.now
-                )
+                scope.name: await get(admission.tenant_id, scope.name, accounts[scope.name], admission.now)
                 for scope in scopes
             }
         except LedgerAway as error:
@@ -262,7 +272,8 @@ class Limiter:
         return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=entry.accounts[0].order).future
 
     async def _watch_forever(self) -> None:
-        """Probe while something is wrong, tell what Redis does not know, and return to it when it is back."""
+        """While something is wrong: probe Redis, tell it the requests it does not know, and return to it once it is
+        back."""
         while True:
             await self._trouble.wait()
             self._trouble.clear()
@@ -278,9 +289,9 @@ class Limiter:
                     _log.debug("not back yet: %r", error)
 
     async def _return(self) -> None:
-        """Tell Redis all that it does not know, then ask it again. Raises what AWAY names."""
+        """Tell Redis everything that it does not know, then use it again. Raises one of AWAY."""
         await self._telling.catch_up()
-        # In one turn of the loop: what is told now stands in the pipeline before whatever is asked next.
+        # All in one iteration of the event loop, so that these reports precede any new request in the pipeline.
         self._telling.send_untold()
         self.settlements.send_all()
         self._availability.note_returned()
@@ -298,7 +309,7 @@ async def open_limiter(
     lease_s: float = LEASE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Limiter]:
-    """A limiter that has tried to reach Redis."""
+    """Yields a limiter that has tried once to reach Redis."""
     trouble = asyncio.Event()
     availability = Availability(clock, on_trouble=trouble.set)
     redis = Pipeline(url, deadline_s=deadline_s, scripts=SCRIPTS, watch=availability)
@@ -316,4 +327,4 @@ async def open_limiter(
         await limiter.start()
         yield limiter
     finally:
-        redis.close()
+        limiter.close()

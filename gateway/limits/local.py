@@ -1,7 +1,8 @@
-"""What this process itself has asked, admitted and ended: all it has to go by while Redis is away.
+"""The requests that this process itself has asked for, admitted and ended: its only basis for decisions while Redis is
+away.
 
-A request counts here before Redis is asked and is taken back when refused, so that whoever takes over, at whatever
-moment, starts from everything that may have passed. Without Redis each gateway keeps to its share of every limit.
+A request is counted here before Redis is asked, and removed if Redis refuses it. So whenever local decisions take over,
+they start from everything that may have been admitted. Without Redis each gateway keeps to its share of every limit.
 """
 
 import math
@@ -19,12 +20,14 @@ from gateway.limits.refusal import refuse
 from gateway.limits.reservation import TENANT, Admission
 from gateway.limits.standing import Standing
 
+NEW_IN_LEDGER_S = 30.0
+"""A request that ended this recently may be missing from the ledger, and is rather counted twice than not at all."""
 MAX_ACCOUNTS = 20_000
-"""Beside those of the last minute; one of an end user takes 4 KB."""
+"""How many accounts are kept, apart from those used in the last minute. An end user's account takes 4 KB."""
 
 
 class Entry(msgspec.Struct, eq=False):
-    """A request that was asked for or admitted here. Tokens and cost are reserved ones until it is closed."""
+    """A request that was asked for or admitted here. Tokens and cost are the reserved ones until it is closed."""
 
     admission: Admission
     terms: Terms
@@ -34,15 +37,15 @@ class Entry(msgspec.Struct, eq=False):
     cost_nanousd: int
     is_live: bool = True
     is_void: bool = False
-    """Refused or refunded: as if it had never been."""
+    """Refused or refunded; counts as if it had never been made."""
     is_known: bool = False
-    """Redis has said that it holds it."""
+    """Redis has confirmed that it holds the request."""
     closed_at: float = math.inf
 
 
 @dataclass(slots=True)
 class Account:
-    """One scope's. The sums hold the entries later than `horizon`, which moves on when the account is looked at."""
+    """The account of one scope. The sums cover entries later than `horizon`, which advances at each access."""
 
     order: int
     entries: deque[Entry]
@@ -53,11 +56,11 @@ class Account:
     live_tokens: int = 0
     live_nanousd: int = 0
     closed_tokens: int = 0
-    """Of all that ever ended here, so that a reading of the ledger can tell what came after it."""
+    """Sum over all requests that ever ended here, so that the usage since a ledger reading can be computed."""
     closed_nanousd: int = 0
     terms: Terms | None = None
     registration: int = -1
-    """Under which registration of this gateway Redis knows that it serves the tenant."""
+    """The number of this gateway's registration under which Redis was told that it serves the tenant."""
 
     def forget_before(self, horizon: float) -> None:
         self.horizon = horizon
@@ -71,7 +74,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the ledger said of a scope, and how far the scope's account was when it was asked."""
+    """A scope's usage as read from the ledger, and the account's closed sums at the time of reading."""
 
     tokens_today: int
     spent_this_month: int
@@ -86,11 +89,13 @@ class LocalLimiter:
         self._clock = clock
         self._accounts: OrderedDict[tuple[int, str], Account] = OrderedDict()
         self.live: dict[str, Entry] = {}
-        """By request id."""
+        """Requests under way, by request id."""
         self.untold: dict[str, Entry] = {}
-        """Those under way that Redis does not hold, or may not."""
+        """Requests under way that Redis does not hold, or may not hold."""
+        self._long: deque[Entry] = deque()
+        """Requests that ended recently but began before the window."""
         self.num_gateways = 1
-        """How many share the limits, as last heard."""
+        """How many gateways share the limits, by the last heartbeat."""
 
     def enter(self, admission: Admission) -> Entry:
         """Count a request, unconditionally."""
@@ -110,7 +115,7 @@ class LocalLimiter:
         return entry
 
     def leave(self, entry: Entry) -> None:
-        """Take it back, as if it had never been."""
+        """Take the request back, as if it had never been made."""
         if entry.is_void:
             return
         self._end(entry)
@@ -121,7 +126,7 @@ class LocalLimiter:
         entry.is_void = True
 
     def close(self, entry: Entry, tokens: int, cost_nanousd: int) -> bool:
-        """It came to this. False when it had ended before: that stands."""
+        """End the request with its actual figures. Returns False, and changes nothing, if it has ended before."""
         if not entry.is_live:
             return False
         self._end(entry)
@@ -131,10 +136,12 @@ class LocalLimiter:
             if entry.at > account.horizon:
                 account.tokens += tokens - entry.tokens
         entry.tokens, entry.cost_nanousd, entry.closed_at = tokens, cost_nanousd, self._clock()
+        if entry.at <= entry.accounts[0].horizon:
+            self._note_long(entry)
         return True
 
     def check(self, admission: Admission, readings: Mapping[str, Reading]) -> None:
-        """Raises LimitReached where this gateway's share of any scope's limits has no room for the request."""
+        """Raises LimitReached if this gateway's share of any scope's limits has no room for the request."""
         now = self._clock()
         accounts = self.accounts_of(admission, now)
         standing = self.standing(accounts[0], now)
@@ -150,7 +157,8 @@ class LocalLimiter:
         return Standing(account.num_requests, account.tokens, reset_s, is_local=True)
 
     def forget_memory_of_redis(self) -> Iterator[Entry]:
-        """Redis has lost everything: what it knew is to be told again. Those that have ended are given, too."""
+        """Redis has lost everything and must be told again: marks requests under way as untold, and yields recently
+        ended ones."""
         for entry in self.live.values():
             entry.is_known = False
             self.untold[entry.admission.request_id] = entry
@@ -160,9 +168,14 @@ class LocalLimiter:
                     entry.is_known = False
                     if not entry.is_live and not entry.is_void:
                         yield entry
+        for entry in self._long:
+            # It began before the window, but ended so recently that the ledger may not have it.
+            if entry.closed_at > self._clock() - NEW_IN_LEDGER_S:
+                entry.is_known = False
+                yield entry
 
     def live_requests(self) -> dict[UUID, list[str]]:
-        """What is under way at this gateway, by tenant."""
+        """The ids of the requests under way at this gateway, by tenant."""
         found: dict[UUID, list[str]] = {}
         for request_id, entry in self.live.items():
             found.setdefault(entry.admission.tenant_id, []).append(request_id)
@@ -172,7 +185,7 @@ class LocalLimiter:
         return [UUID(int=number) for number, name in self._accounts if name == TENANT]
 
     def accounts_of(self, admission: Admission, now: float | None = None) -> tuple[Account, ...]:
-        """The tenant's first; up to date."""
+        """The accounts of all scopes, brought up to date, the tenant's first."""
         now = self._clock() if now is None else now
         tenant = self._account(admission.tenant_id, TENANT, now)
         if not admission.inner_scopes:
@@ -181,7 +194,7 @@ class LocalLimiter:
         return (tenant, *inner)
 
     def _account(self, tenant_id: UUID, name: str, now: float) -> Account:
-        # Its number, because a UUID's own hash is computed in Python.
+        # Keyed by the UUID's number, because hashing a UUID object runs Python code.
         key = (tenant_id.int, name)
         account = self._accounts.get(key)
         if account is None:
@@ -194,7 +207,8 @@ class LocalLimiter:
         return account
 
     def _drop_idlest(self, now: float) -> None:
-        """One that nothing is under way for and that is not in the window; else all are kept."""
+        """Drop the least recently used account without requests under way, if it has none in the window either;
+        otherwise drop none."""
         for key, account in self._accounts.items():
             if not account.num_live:
                 account.forget_before(now - self._window_s)
@@ -220,12 +234,17 @@ class LocalLimiter:
         self.live.pop(entry.admission.request_id, None)
         self.untold.pop(entry.admission.request_id, None)
 
+    def _note_long(self, entry: Entry) -> None:
+        self._long.append(entry)
+        while self._long[0].closed_at <= entry.closed_at - NEW_IN_LEDGER_S:
+            self._long.popleft()
+
     def _exhausted(
         self, account: Account, limits: Limits, admission: Admission, reading: Reading | None, now: float
     ) -> tuple[str, float] | None:
-        """The limit that binds, and when to come back (s)."""
+        """The limit that is exhausted, and the time until a retry (s); None if there is room."""
         if reading is not None:
-            # What is left is shared, too: what the other gateways admit meanwhile is not in the ledger yet.
+            # The remainder is shared, too: requests that other gateways admit meanwhile are not in the ledger yet.
             tokens = account.live_tokens + account.closed_tokens - reading.closed_tokens + admission.tokens
             if tokens > self._room(limits.tokens_per_day, reading.tokens_today):
                 return "tokens_per_day", 0

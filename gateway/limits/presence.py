@@ -1,7 +1,7 @@
-"""This gateway among the others: one heartbeat an incarnation, and the tenants that it serves.
+"""This gateway's presence among the others: one heartbeat per incarnation, and the tenants that it serves.
 
-Two keys beside the tenants' own: who lives, and for each incarnation the tenants at which it may hold something, so
-that whoever finds it dead knows where to look.
+There are two kinds of keys beside the tenants' own: the heartbeats of all gateways, and for each incarnation the
+tenants for which it may hold requests, so that a gateway that finds it dead knows where to look.
 """
 
 import time
@@ -17,7 +17,7 @@ from gateway.redis_client.resp import encode
 LEASE_S = 15.0
 BEATS_KEY = "tiergate:{gateways}:beats"
 GENERATION_KEY = "tiergate:{gateways}:generation"
-"""A random value that is there exactly as long as Redis remembers."""
+"""The key of a random value, which changes whenever Redis has lost its data."""
 
 
 def tenants_key(incarnation: str) -> str:
@@ -28,12 +28,12 @@ def tenants_key(incarnation: str) -> str:
 class Beat:
     num_alive: int
     was_alive: bool
-    """False: others may have taken this gateway for dead and given back what it holds."""
+    """False: others may have taken this gateway for dead and given back the requests that it holds."""
     dead: tuple[str, ...]
 
 
 class Presence:
-    """Methods raise what AWAY names."""
+    """Methods raise one of AWAY."""
 
     def __init__(
         self, redis: Pipeline, *, incarnation: str, lease_s: float, clock: Callable[[], float] = time.monotonic
@@ -47,7 +47,8 @@ class Presence:
 
     @property
     def can_judge(self) -> bool:
-        """After an outage all others look dead, until they had a lease's time to show themselves."""
+        """Whether dead gateways can be told from live ones. After an outage all others look dead until they have had
+        the length of a lease to send a heartbeat."""
         return self._clock() - self._steady_since >= self.lease_s
 
     async def beat(self) -> Beat:
@@ -62,12 +63,12 @@ class Presence:
         return Beat(cast(int, num_alive), bool(was_alive), names)
 
     async def generation(self) -> bytes:
-        """Changes when Redis has lost its memory."""
+        """A value that changes when Redis has lost its data."""
         await self._redis.execute("SET", GENERATION_KEY, uuid4().hex, "NX")
         return cast(bytes, await self._redis.execute("GET", GENERATION_KEY))
 
     def registration_of(self, tenant_id: UUID) -> bytes:
-        """The command that must precede the first one for a tenant."""
+        """The command that must precede the first other command for a tenant."""
         return encode("SADD", tenants_key(self.incarnation), str(tenant_id))
 
     async def tenants_of(self, incarnation: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The 429 for each limit: whom it binds, what binds, when to come back, what to change."""
+"""The 429 for each limit. It says whose limit was reached, which limit, when to retry, and what to change."""
 
 from gateway.domain.limits import LimitScope
 from gateway.http.errors import LimitReached
@@ -27,7 +27,7 @@ def refuse(
 
 
 def refuse_too_large(admission: Admission, scope: LimitScope, standing: Standing) -> LimitReached:
-    """More tokens than ever fit: waiting does not help, a smaller max_tokens may."""
+    """For a request with more tokens than can ever fit: waiting does not help, but a smaller max_tokens may."""
     text = f"{admission.tokens} tokens (prompt and max_tokens) are more than {scope.limits.tokens_per_minute} a minute"
     message = (
         f"limit of {_owner(admission, scope, 'tokens_per_minute')}: {text}; lower max_tokens or shorten the prompt"

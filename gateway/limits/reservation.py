@@ -1,4 +1,4 @@
-"""What `admit` asks for and gives."""
+"""The argument and the result of `admit`."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ TENANT = "tenant"
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A request that asks to pass: at most `tokens` (prompt and answer) at a cost of at most `cost_nanousd`."""
+    """A request that asks for admission, with at most `tokens` (prompt and answer) and a cost of at most
+    `cost_nanousd`."""
 
     request_id: str
     tenant_id: UUID
@@ -27,7 +28,7 @@ class Admission(msgspec.Struct, frozen=True):
     cost_nanousd: int
     now: datetime
     inner_scopes: tuple[LimitScope, ...] = ()
-    """Beside the tenant's own, which the tier limits. All of them must have room, or nothing is reserved."""
+    """Scopes beside the tenant's own, whose limits are the tier's. All must have room, or nothing is reserved."""
 
     def scopes(self) -> tuple[LimitScope, ...]:
         return (LimitScope(TENANT, self.tier), *self.inner_scopes)
@@ -40,7 +41,7 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 def has_periods(limits: Limits) -> bool:
-    """Does the ledger have a say?"""
+    """Whether there is a daily or monthly limit, for which the ledger is needed."""
     return limits.tokens_per_day is not None or limits.budget_nanousd_per_month is not None
 
 

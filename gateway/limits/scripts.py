@@ -1,4 +1,4 @@
-"""The Lua scripts of this folder, as sent to Redis."""
+"""The Lua scripts in this folder, as sent to Redis."""
 
 import hashlib
 from importlib.resources import files
@@ -18,4 +18,4 @@ def _digest(source: str) -> str:
 _SOURCES = {name: _read(name) for name in ("batch", "release", "tell", "beat", "bury", "show")}
 SCRIPTS = tuple(_SOURCES.values())
 BATCH, RELEASE, TELL, BEAT, BURY, SHOW = (_digest(source) for source in SCRIPTS)
-"""What EVALSHA calls them."""
+"""The scripts' digests for EVALSHA."""

@@ -1,4 +1,4 @@
-"""Settlements on their way to Redis: handed over without waiting, kept while Redis is away."""
+"""Settlements on their way to Redis: handed over without waiting, and kept while Redis is away."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ from gateway.redis_client.resp import Reply
 _log = logging.getLogger(__name__)
 
 MAX_WAITING = 100_000
-"""Beyond it, settlements of one tenant and day are added up."""
+"""Beyond this, settlements of one tenant and day are added up."""
 BATCH = 500
-"""Sent at once: the next ones must not make Redis late for requests."""
+"""How many are sent at once; more would make Redis late for requests."""
 RETRY_S = 0.25
 
 Outcome = Literal["actual", "refund"]
@@ -31,7 +31,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 class Settlements:
     def __init__(self, send: Callable[[Settlement], "asyncio.Future[Reply]"], *, is_open: Callable[[], bool]) -> None:
-        """`send` raises Lost."""
+        """send: may raise Lost."""
         self._send = send
         self._is_open = is_open
         self._waiting: deque[Settlement] = deque()
@@ -42,9 +42,9 @@ class Settlements:
         return len(self._waiting) + len(self._sent)
 
     def put(self, settlement: Settlement) -> "asyncio.Future[Reply] | None":
-        """Send it now, or keep it until it can be sent. Cannot fail: safe in `finally`.
+        """Send the settlement now, or keep it until it can be sent. Cannot fail, so it is safe in `finally`.
 
-        What is given back resolves when Redis has answered; a failure there only means that it is sent again.
+        The returned future resolves when Redis has answered; its failure only means that the settlement is sent again.
         """
         if self._is_open():
             try:
@@ -61,17 +61,18 @@ class Settlements:
         self._wake.set()
 
     def request_ids(self) -> set[str]:
-        """Of all that Redis has not confirmed."""
+        """The request ids of all settlements that Redis has not confirmed."""
         return {each.entry.admission.request_id for each in (*self._waiting, *self._sent.values())}
 
     def send_all(self) -> None:
-        """All that waits, without waiting for the answers. Raises Lost."""
+        """Send all waiting settlements, without waiting for answers. Raises Lost."""
         while self._waiting:
             self._send_one(self._waiting[0])
             self._waiting.popleft()
 
     async def drain_once(self, *, is_forced: bool = False) -> None:
-        """Send what waits and wait until all that was sent is answered; what cannot be sent now stays."""
+        """Send the waiting settlements, and wait until all sent ones are answered. Those that cannot be sent now stay
+        waiting."""
         try:
             while self._waiting and (is_forced or self._is_open()):
                 for _ in range(min(BATCH, len(self._waiting))):
@@ -103,7 +104,7 @@ class Settlements:
 
     def _note_answer(self, future: "asyncio.Future[Reply]") -> None:
         settlement = self._sent.pop(future)
-        # A cancelled waiter leaves us without the answer, as a lost one does: sending twice counts once.
+        # After a cancellation the answer is unknown, as after a lost one. Sending a settlement twice counts once.
         error = None if future.cancelled() else future.exception()
         if is_our_fault(error):
             _log.error("the settlement of %s is given up: %s", settlement.entry.admission.request_id, error)
@@ -111,7 +112,7 @@ class Settlements:
             self.keep(settlement)
 
     def _add_up(self) -> None:
-        """Let the oldest settlement that Redis knows nothing of take up a later one of the same kind."""
+        """Merge a later settlement into the oldest one, if both are unknown to Redis and of the same kind."""
         first = self._waiting.popleft()
         for index, other in enumerate(self._waiting):
             if _is_alike(first, other):

@@ -1,9 +1,10 @@
--- How scopes stand now; changes nothing.
+-- The current usage of scopes. Changes nothing.
 --
 -- KEYS scopes
 -- ARGV 1 window_us  2 day  3 month
--- Answer: for each scope, with ';' between: requests, tokens (of the window), live, when the first of them leaves the
--- window and when all have (us), tokens of the day and their seed, cost of the month and its seed (-1: nobody knows)
+-- Answer: for each scope, separated by ';': requests and tokens in the window, live requests, the time until the first
+-- request leaves the window and until all have left it (us), tokens of the day and their seed, cost of the month and
+-- its seed (-1: unknown)
 local window_us, day_field, month_field = tonumber(ARGV[1]), 'day:' .. ARGV[2], 'month:' .. ARGV[3]
 local now = now_us()
 local slot = math.floor(now * NUM_BUCKETS / window_us)

@@ -1,4 +1,4 @@
-"""How a tenant stands against its limits, in OpenAI's headers."""
+"""A tenant's usage against its limits, in OpenAI's rate limit headers."""
 
 import msgspec
 
@@ -6,12 +6,12 @@ from gateway.domain.catalog import TierTerms
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Right after a request was counted, or refused."""
+    """The usage right after a request was counted or refused."""
 
     num_requests: int
     num_tokens: int
     reset_s: float
-    """Until requests and tokens are both at their full limit again, if nothing more is sent."""
+    """Seconds until the full limits of requests and tokens are available again, if nothing more is sent."""
     is_local: bool
 
     def headers(self, tier: TierTerms) -> dict[str, str]:
@@ -29,7 +29,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def format_reset(seconds: float) -> str:
-    """As OpenAI writes durations: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+    """A duration in OpenAI's format: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
     milliseconds = max(0, round(seconds * 1000))
     if milliseconds < 1000:
         return f"{milliseconds}ms"

@@ -2,8 +2,8 @@
 --
 -- KEYS as in batch.lua
 -- ARGV 1 window_us  2 day  3 month  4 the record's scopes  5 request id  6 tokens  7 cost  8 age_us
---      9 'live' (under way: reserved) or 'done' (this is what it came to)
---      10 count it on day and month: 'always', 'seeded' (only where the ledger was asked before), or 'never'
+--      9 'live' (under way; figures are reserved) or 'done' (figures are actual)
+--      10 count it on day and month: 'always', 'seeded' (only where the ledger was read before), or 'never'
 local held, window_us, day, month = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local id, tokens, cost, age_us = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local day_field, month_field = 'day:' .. day, 'month:' .. month
@@ -30,15 +30,16 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
   flags = tonumber(flags)
   local scope = open_scope(KEYS[s], slot, day_field, month_field)
   drop_old(scope, now, window_us)
-  -- What was swept is still in the window.
+  -- A swept request is still counted in the window.
   if age_us < window_us and not is_swept then count(scope, slot, at, tokens) end
   scope.is_changed = true
   if is_live then scope.live = scope.live + 1 end
   local function counts_on(field)
     return periods == 'always' or (periods == 'seeded' and scope.periods[field][2] >= 0)
   end
-  if flags % 2 == 1 and counts_on(day_field) then add_to_period(scope, day_field, tokens) end
-  if flags >= 2 and counts_on(month_field) then add_to_period(scope, month_field, cost) end
+  -- A swept request is still reserved on day and month.
+  if flags % 2 == 1 and not is_swept and counts_on(day_field) then add_to_period(scope, day_field, tokens) end
+  if flags >= 2 and not is_swept and counts_on(month_field) then add_to_period(scope, month_field, cost) end
   save(scope)
   keep(held, scope, flags > 0)
 end

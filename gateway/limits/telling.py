@@ -1,4 +1,5 @@
-"""Redis is told what this gateway admitted without it, and what it has lost: each request with its own time, once."""
+"""Tells Redis the requests that this gateway admitted without it, or that Redis has lost. Each counts once, at its own
+time."""
 
 import asyncio
 import logging
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from gateway.limits.commands import Counting
-from gateway.limits.local import Account, Entry, LocalLimiter
+from gateway.limits.local import NEW_IN_LEDGER_S, Account, Entry, LocalLimiter
 from gateway.limits.presence import Presence
 from gateway.limits.settlements import Settlement, Settlements
 from gateway.redis_client.grouping import Call
@@ -18,9 +19,7 @@ from gateway.redis_client.resp import Reply
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-"""Told at once: the next ones must not make Redis late."""
-NEW_IN_LEDGER_S = 30.0
-"""A request that ended so lately may be missing from the ledger: counted twice rather than never."""
+"""How many requests are told at once; more would make Redis late."""
 POLL_S = 0.05
 
 
@@ -44,18 +43,19 @@ class Telling:
         self._remembers_since = float("-inf")
 
     def register(self, account: Account, tenant_id: UUID) -> None:
-        """Before the first command for a tenant: whoever buries this gateway must find what it holds."""
+        """Called before the first command for a tenant, so that a gateway that buries this one finds what it holds."""
         if account.registration != self._registration:
             call = self._redis.send(self._presence.registration_of(tenant_id), order=account.order)
             call.future.add_done_callback(ignore_outcome)
             account.registration = self._registration
 
     def forget_registrations(self) -> None:
-        """Some may not have arrived, or be gone."""
+        """Register every tenant again, because earlier registrations may not have arrived or may be gone."""
         self._registration += 1
 
     def doubt(self) -> None:
-        """Others may have taken this gateway for dead and given back what it has under way: tell all of it anew."""
+        """Mark all requests under way as untold, because other gateways may have taken this one for dead and given them
+        back."""
         self.forget_registrations()
         for request_id, entry in self._local.live.items():
             entry.is_known = False
@@ -76,7 +76,7 @@ class Telling:
         return self._redis.send(command, order=entry.accounts[0].order)
 
     def send_untold(self) -> list["asyncio.Future[Reply]"]:
-        """Tell all that is under way and not known to Redis. Raises Lost."""
+        """Tell Redis all requests under way that it does not know, without waiting for answers. Raises Lost."""
         return [self._tell_live(entry) for entry in list(self._local.untold.values())]
 
     async def tell_untold(self) -> None:
@@ -85,7 +85,7 @@ class Telling:
             await asyncio.gather(*batch)
 
     async def catch_up(self) -> None:
-        """Until Redis knows nearly everything; what comes meanwhile is left. Raises what AWAY names."""
+        """Returns once Redis knows nearly everything; requests that come meanwhile are left. Raises one of AWAY."""
         has_forgotten = await self._note_generation()
         self.forget_registrations()
         await self._tell_everything()
@@ -103,7 +103,7 @@ class Telling:
         await self._settlements.drain_once(is_forced=True)
 
     async def _note_generation(self) -> bool:
-        """Whether Redis has lost what it once knew of this gateway."""
+        """Whether Redis has lost what this gateway once told it."""
         generation = await self._presence.generation()
         if generation == self._generation:
             return False
@@ -117,7 +117,8 @@ class Telling:
         return True
 
     async def _wait_for_others(self, num_alive: int) -> None:
-        """Until all gateways have told what they know, or had a lease's time for it: before, Redis admits too much."""
+        """Wait until all gateways have told Redis what they know, or have had the length of a lease to do so. Before
+        that, Redis would admit too much."""
         give_up_at = self._clock() + self._presence.lease_s
         while num_alive < self._local.num_gateways and self._clock() < give_up_at:
             await asyncio.sleep(POLL_S)
@@ -141,7 +142,8 @@ class Telling:
             del self._local.untold[request_id]
 
     def _counting(self, entry: Entry, now: float) -> Counting:
-        """Does it count on day and month? Not twice, where the ledger was or will be read after the request ended."""
+        """Whether the request counts on day and month. It must not count twice if the ledger was or will be read after
+        the request ended."""
         if now - entry.closed_at < NEW_IN_LEDGER_S:
             return "always"
         return "never" if entry.closed_at < self._remembers_since else "seeded"

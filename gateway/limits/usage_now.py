@@ -1,4 +1,4 @@
-"""What a scope has used of its limits at this moment."""
+"""A scope's current usage of its limits."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from gateway.limits.local import Account, Reading
 class UsageNow:
     num_requests: int
     num_tokens: int
-    """Of the last minute, what is reserved included."""
+    """Tokens in the last minute, including reserved ones."""
     num_live: int
     frees_s: float
-    """Until the first of the last minute's requests no longer counts."""
+    """Seconds until the first of the last minute's requests no longer counts."""
     reset_s: float
-    """Until none of them does."""
+    """Seconds until none of them counts."""
     tokens_today: int | None
     spent_this_month: int | None
-    """None where there is no such limit, so that nobody counts."""
+    """In 1e-9 dollars. None without such a limit, because it is then not counted; tokens_today likewise."""
     is_local: bool
 
 
 def from_redis(part: bytes, reading: Reading | None) -> UsageNow:
-    """One scope's answer of show.lua; `reading` counts where Redis was not told what the ledger says."""
+    """Parse one scope's answer of show.lua. reading: used where Redis has no figure from the ledger."""
     requests, tokens, live, first_us, last_us, day, seed_day, month, seed_month = map(int, part.split())
     return UsageNow(
         num_requests=requests,
@@ -37,7 +37,7 @@ def from_redis(part: bytes, reading: Reading | None) -> UsageNow:
 
 
 def from_here(account: Account, reading: Reading | None, *, window_s: float, now: float) -> UsageNow:
-    """While Redis is away: what this gateway itself knows."""
+    """The usage that this gateway itself knows, while Redis is away."""
     entries = [entry.at for entry in account.entries if not entry.is_void]
     tokens_today = spent_this_month = None
     if reading is not None:

@@ -1,19 +1,19 @@
--- What the scripts share; it stands before each of them.
+-- The code that all scripts share; it is prepended to each of them.
 --
--- A scope (a tenant, a key, an end user) is one hash. Each of its fields is packed (struct, doubles), since a field costs
--- a call about a microsecond, and so does reading or writing a number as text. A script opens a scope, changes what it has
--- read of it, and saves it once, for however many requests it was called:
+-- A scope (a tenant, a key, an end user) is one hash. Each field holds several packed doubles (struct), because each
+-- field costs a call about a microsecond, and so does reading or writing a number as text. A script opens a scope,
+-- changes its copy, and saves it once, however many requests it was called for:
 --   state       requests, tokens: the sums of the window as its buckets add up; live: requests under way; oldest,
 --               oldest_at: the oldest bucket (-1: none) and its last entry's time; newest_at: the last entry's time
---   <number>    a bucket, named by floor(time / width): requests, tokens, its last entry's time. It leaves the window as
---               a whole, when its last entry does, so that no window sees too much; at most one width late.
---   day:D       counted: tokens counted here, reservations included; seed: what the ledger said when it was asked
---   month:M     (-1: it was not; then nobody may assume zero). The month has the same for cost.
--- What a gateway's incarnation holds of a tenant is one hash, request id -> record:
+--   <number>    a bucket, named by floor(time / width): requests, tokens, its last entry's time. It leaves the window
+--               as a whole, when its last entry does, so no window admits too much; this is at most one width late.
+--   day:D       counted: tokens counted here, including reservations; seed: the ledger's figure when it was read
+--   month:M     (-1: never read; zero must not be assumed then). The month has the same for cost.
+-- The requests that a gateway's incarnation holds for a tenant are one hash, request id -> record:
 --   'live slot tokens cost day month scope=flags ...'   reserved; flags: 1 counted on the day, 2 on the month
---   'swept ...'                                          the same, given back because its gateway seemed dead
+--   'swept ...'                                          the same, released because its gateway seemed dead
 --   'done'                                               settled by `tell`; a second one does nothing
--- All times are microseconds of Redis' clock.
+-- All times are microseconds on Redis's clock.
 local NUM_BUCKETS = 60
 local DAY_S = 86400
 local LONG_S = 35 * DAY_S
@@ -79,8 +79,8 @@ local function save(scope)
   redis.call('HSET', scope.key, unpack(fields))
 end
 
--- All that lie in the window, from the oldest on. They have consecutive numbers, for all are within a window of each
--- other.
+-- The numbers of all buckets in the window, oldest first. They lie in a range of consecutive numbers, because all
+-- buckets are within one window of each other.
 local function read_buckets(scope)
   local numbers, found = {}, {}
   for i = 0, NUM_BUCKETS + 2 do numbers[i + 1] = scope.oldest + i end
@@ -110,7 +110,7 @@ local function drop_old(scope, now, window_us)
   if #gone > 0 then redis.call('HDEL', scope.key, unpack(gone)) end
 end
 
--- One more request of `tokens` at `at`, which lies in the bucket `slot`. Whether that is a new one.
+-- Count one more request of `tokens` at time `at`, in bucket `slot`. Returns whether the bucket is new.
 local function count(scope, slot, at, tokens)
   local bucket = bucket_of(scope, slot)
   local is_new = not bucket
@@ -127,21 +127,31 @@ local function count(scope, slot, at, tokens)
   return is_new
 end
 
--- So much more (or less) was used in a day or a month.
+-- Add `amount`, which may be negative, to the usage of a day or a month.
 local function add_to_period(scope, name, amount)
   local period = period_of(scope, name)
   period[1] = not_negative(period[1] + amount)
   scope.new_periods[name], scope.is_changed = period, true
 end
 
--- End users are named by clients, and there is no end to names: theirs are forgotten soon, and day and month asked of the
--- ledger again. Longer than any request takes.
+-- Replace the amount that was reserved in a period by `amount`. If nothing was reserved, the limit may have been set
+-- meanwhile; the ledger was then read while the request ran, and does not include it.
+local function settle_period(scope, name, was_reserved, reserved, amount)
+  if was_reserved then
+    add_to_period(scope, name, amount - reserved)
+  elseif amount > 0 and period_of(scope, name)[2] >= 0 then
+    add_to_period(scope, name, amount)
+  end
+end
+
+-- How long a scope's hash is kept. End users are named by clients, and their number is unbounded, so theirs are
+-- forgotten soon (but not before any request ends), and day and month are read from the ledger again.
 local function kept_s(key, has_periods)
   if string.find(key, ':limits:user:', 1, true) then return USER_S end
   return has_periods and LONG_S or DAY_S
 end
 
--- Whoever holds the hash of what is under way must outlive whoever counts it, or a count would stay for good.
+-- The hash of held requests must outlive the scopes that count them, or a count could never be taken back.
 local function keep(held, scope, has_periods)
   redis.call('EXPIRE', scope.key, kept_s(scope.key, has_periods))
   redis.call('EXPIRE', held, LONG_S)
@@ -149,8 +159,9 @@ end
 
 local RECORD = '^(%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 
--- Replace what `record` reserved in its scopes by what the request came to. `scopes`: those open, to which this adds.
--- how: 'actual'; 'refund', as if it had never been; 'sweep', its gateway seems dead: the window keeps it, the rest does not
+-- Replace what `record` reserved in its scopes by the request's actual figures. scopes: the open scopes, to which this
+-- adds. how: 'actual'; 'refund', as if the request had never been made; 'sweep', its gateway seems dead: its
+-- concurrency is freed, and the window, day and month keep the reserved amounts until the actual figures are known.
 local function close_record(scopes, record, tokens, cost, how)
   local state, slot, reserved, reserved_cost, day, month, names = string.match(record, RECORD)
   local was_live = state == 'live'
@@ -169,8 +180,10 @@ local function close_record(scopes, record, tokens, cost, how)
     if not scope.is_new then
       scope.is_changed = true
       if was_live then scope.live = not_negative(scope.live - 1) end
-      if flags % 2 == 1 then add_to_period(scope, day, tokens - (was_live and reserved or 0)) end
-      if flags >= 2 then add_to_period(scope, month, cost - (was_live and reserved_cost or 0)) end
+      if how ~= 'sweep' then
+        settle_period(scope, day, flags % 2 == 1, reserved, tokens)
+        settle_period(scope, month, flags >= 2, reserved_cost, cost)
+      end
       local bucket = how ~= 'sweep' and bucket_of(scope, slot)
       if bucket then
         local fewer = how == 'refund' and 1 or 0

@@ -1,6 +1,6 @@
-"""Empties the outboxes of a machine into whatever takes their events: Kafka, or ClickHouse itself.
+"""Drains a machine's outboxes into their target: Kafka, or ClickHouse directly.
 
-Outboxes whose gateway is dead are adopted: what was under way becomes `lost`, and the emptied folder is removed.
+An outbox whose gateway is dead is adopted: its open requests are closed as `lost`, and the emptied folder is removed.
 """
 
 import logging
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.metering.adoption import adopt
 from gateway.metering.folders import OwnedFolder, list_folders, take_orphan
 from gateway.metering.journal import Journal
 
@@ -18,29 +19,29 @@ _FAILURES_TO_REPORT = 10
 
 
 class TargetUnavailable(Exception):
-    """What takes the events is away or takes none now; they wait in the outboxes."""
+    """The target is unreachable or takes no events at the moment; they wait in the outboxes."""
 
 
 class Blocked(TargetUnavailable):
-    """One folder's events are not taken; those of the others may be."""
+    """The target does not take one folder's events, but may take those of other folders."""
 
 
 class OutboxDrain:
     def __init__(self, data_dir: Path, ship: Callable[[Journal], int]) -> None:
-        """`ship` moves all that is closed in a journal and tells how many events; it may raise TargetUnavailable."""
+        """`ship` moves all closed events of a journal and returns how many; it may raise TargetUnavailable."""
         self._data_dir = data_dir
         self._ship = ship
         self._failures: Counter[Path] = Counter()
-        """Rounds in a row in which a folder could not be read."""
+        """Consecutive rounds in which a folder could not be read."""
 
     def run_once(self) -> int:
-        """Ship everything that is closed by now; the number of events. Raises TargetUnavailable."""
+        """Ship every event that is closed by now; returns how many. Raises TargetUnavailable."""
         num_shipped, refusal = 0, None
         for path in list_folders(self._data_dir):
             try:
                 num_shipped += self._ship_folder(path)
             except Blocked as error:
-                # The other folders may hold rows that pass, and so prove which are at fault.
+                # Go on: another folder may hold rows that pass, which proves that the refused rows are at fault.
                 refusal = error
         if refusal is not None:
             raise refusal
@@ -51,7 +52,7 @@ class OutboxDrain:
             orphan = take_orphan(path)
             num_shipped = self._ship_orphan(orphan) if orphan is not None else self._ship_live(path)
         except (sqlite3.Error, OSError) as error:
-            # Once or twice: a gateway that is just starting or stopping. More often: a disk or a permission.
+            # One or two failures: a gateway that is just starting or stopping. More: a disk or permission fault.
             self._failures[path] += 1
             if self._failures[path] == _FAILURES_TO_REPORT:
                 _log.warning("cannot ship the usage in %s, still trying: %s", path, error)
@@ -71,7 +72,7 @@ class OutboxDrain:
         try:
             journal = Journal.open(folder.path)
             try:
-                num_lost = journal.close_lost()
+                num_lost = adopt(folder, journal)
                 if num_lost:
                     _log.warning("%s died with %d requests under way; they are billed as lost", folder.path, num_lost)
                 num_shipped = self._ship(journal)

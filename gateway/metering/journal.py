@@ -1,4 +1,4 @@
-"""One outbox's SQLite file: requests under way, and closed events that wait to be shipped.
+"""The SQLite file of one outbox: requests under way, and closed events that wait to be shipped.
 
 The owner writes `under_way` and adds to `closed`; the consumer reads and deletes from `closed`, in another process.
 """
@@ -38,15 +38,15 @@ CREATE TABLE IF NOT EXISTS admissions (
 CREATE TABLE IF NOT EXISTS counts (seq INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refused (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
-# Of JSON arrays: of events, of [request id, tokens, price lines], of request ids.
+# The parameters are JSON arrays: of events, of [request id, tokens, price lines], of request ids.
 _OPEN = """INSERT OR REPLACE INTO under_way (request_id, event)
 SELECT json_extract(value, '$.request_id'), value FROM json_each(?)"""
-# Apart from the events: these rows are a tenth as long, so that thousands of notes a second rewrite few pages.
+# In a separate table from the events: rows are a tenth as long, so thousands of notes a second rewrite few pages.
 _PROGRESS = """INSERT OR REPLACE INTO progress (request_id, completion_tokens, price_lines)
 SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?)"""
 _CLOSE = "INSERT INTO closed (event) SELECT value FROM json_each(?)"
 _FORGET = "DELETE FROM under_way WHERE request_id IN (SELECT value FROM json_each(?))"
-# Files of versions before the table `progress` have the notes beside the events.
+# Files from versions without the table `progress` hold the notes beside the events.
 _UNDER_WAY = """SELECT event, coalesce(progress.completion_tokens, under_way.completion_tokens), cost_nanousd,
 coalesce(progress.price_lines, under_way.price_lines) FROM under_way LEFT JOIN progress USING (request_id)"""
 _COUNT = """INSERT INTO admissions (hour_s, tenant_id, num_admitted, num_closed)
@@ -60,7 +60,7 @@ _OUTDATED = f"""DELETE FROM admissions
 WHERE told = num_admitted + num_closed AND hour_s < (SELECT max(hour_s) FROM admissions) - {7 * 86_400}"""
 COUNTS_IN_ONE = 500
 _OLD_NAME = "rejected"
-"""What `refused` was called in files of the first version."""
+"""The name of `refused` in files of the first version."""
 encode_event = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
 _decode_lines = msgspec.json.Decoder(tuple[PriceLine, ...]).decode
@@ -74,12 +74,12 @@ class Progress(NamedTuple):
 
 class ClosedEvent(NamedTuple):
     seq: int
-    """Grows with every close, never used twice in a file."""
+    """Increases with every close; never reused within a file."""
     event: UsageEvent
 
 
 class Journal:
-    """Methods raise sqlite3.Error when the disk fails. One thread at a time."""
+    """Methods raise sqlite3.Error when the disk fails. Use from one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, incarnation: str) -> None:
         self._connection = connection
@@ -112,14 +112,15 @@ class Journal:
         forgotten: Sequence[str] = (),
         admissions: Sequence[AdmissionCount] = (),
     ) -> None:
-        """All at once, of encoded events; synced to the disk exactly when `closed` is not empty.
+        """Write everything atomically; synced to the disk exactly when `closed` is not empty.
 
-        forgotten: request ids that are under way no more. admissions: what comes on top of those counted.
+        opened, closed: encoded events. forgotten: ids of requests that are no longer under way. admissions: added to
+        those counted so far.
         """
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
         self._synchronous("FULL" if closed else "NORMAL")
-        # A statement for each kind, whatever their number: sqlite3 lets go of the interpreter's lock for each step, and
-        # beside a busy event loop getting it back takes longer than the step.
+        # One statement per kind, however many rows: sqlite3 releases the GIL for each step, and beside a busy event
+        # loop getting it back takes longer than the step.
         statements = []
         if opened:
             statements.append((_OPEN, _array(opened)))
@@ -132,7 +133,7 @@ class Journal:
         if admissions:
             statements.append((_COUNT, msgspec.json.encode(admissions).decode()))
         if len(statements) == 1:
-            # A transaction of its own.
+            # A single statement is its own transaction.
             self._connection.execute(statements[0][0], statements[0][1:])
             return
         with _transaction(self._connection) as run:
@@ -140,13 +141,13 @@ class Journal:
                 run.execute(statement, (values,))
 
     def probe(self) -> None:
-        """Whether the disk takes anything."""
+        """Raises sqlite3.Error if the disk does not take writes."""
         self._synchronous("FULL")
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         self._connection.execute(f"PRAGMA user_version = {(version + 1) % 2}")
 
-    def close_lost(self) -> int:
-        """Turn everything under way into closed events with status `lost` and the tokens known; how many those were."""
+    def close_lost(self) -> list[UsageEvent]:
+        """Turn all requests under way into closed events with status `lost` and the tokens known, and return these."""
         lost = [_lost(*row) for row in self._connection.execute(_UNDER_WAY)]
         if lost:
             self.write(
@@ -155,10 +156,10 @@ class Journal:
                 admissions=[AdmissionCount(*hour_of(event), 0, 1) for event in lost],
             )
         self.tell_counts()
-        return len(lost)
+        return lost
 
     def tell_counts(self, refusals: Sequence[RefusalCount] = ()) -> None:
-        """Put the counts so far, as far as they are new, where they are shipped from. Not synced."""
+        """Put all counts that have changed into the table from which they are shipped. Not synced."""
         self._synchronous("NORMAL")
         with _transaction(self._connection) as run:
             for start in range(0, len(refusals), COUNTS_IN_ONE):
@@ -173,7 +174,8 @@ class Journal:
         run.execute("INSERT INTO counts (record) VALUES (?)", (encode_counts(told),))
 
     def read_counts(self, limit: int = 100) -> list[tuple[int, bytes]]:
-        """The oldest, encoded. Ship them after events that were closed before: then counts never run ahead."""
+        """The oldest counts, encoded. Ship them after the events closed before them, so that counts never run ahead of
+        events."""
         return self._connection.execute("SELECT seq, record FROM counts ORDER BY seq LIMIT ?", (limit,)).fetchall()
 
     def delete_counts(self, seqs: Iterable[int]) -> None:
@@ -182,7 +184,7 @@ class Journal:
             run.executemany("DELETE FROM counts WHERE seq = ?", ((seq,) for seq in seqs))
 
     def read_closed(self, limit: int) -> list[ClosedEvent]:
-        """The oldest. What cannot be read as an event is set aside."""
+        """The oldest closed events. Rows that cannot be decoded are set aside."""
         rows = self._connection.execute("SELECT seq, event FROM closed ORDER BY seq LIMIT ?", (limit,)).fetchall()
         found = []
         for seq, event in rows:
@@ -193,8 +195,19 @@ class Journal:
                 self.refuse(seq, str(error))
         return found
 
+    def read_newest(self, limit: int) -> list[UsageEvent]:
+        """The events closed last, newest first, without those that cannot be decoded."""
+        query = "SELECT CAST(event AS BLOB) FROM closed ORDER BY seq DESC LIMIT ?"
+        found = []
+        for (event,) in self._connection.execute(query, (limit,)):
+            try:
+                found.append(_decode(event))
+            except msgspec.DecodeError:
+                continue
+        return found
+
     def read_encoded(self, limit: int) -> list[tuple[int, bytes]]:
-        """The oldest, as they were closed: `seq` and the event's JSON."""
+        """`seq` and the JSON of the oldest closed events, as they were written."""
         query = "SELECT seq, CAST(event AS BLOB) FROM closed ORDER BY seq LIMIT ?"
         return self._connection.execute(query, (limit,)).fetchall()
 
@@ -202,18 +215,18 @@ class Journal:
         return int(self._connection.execute("SELECT count(*) FROM closed").fetchone()[0])
 
     def estimate_closed(self) -> int:
-        """As `count_closed`, or a few more, at no cost: those that were set aside leave gaps."""
+        """As `count_closed`, but at no cost. May be a few too many, because events that were set aside leave gaps."""
         first, last = self._connection.execute("SELECT min(seq), max(seq) FROM closed").fetchone()
         return 0 if first is None else int(last - first + 1)
 
     def used_bytes(self) -> int:
-        """Of the file, less its free pages; the log beside it is not counted."""
+        """The size of the file without its free pages. The write-ahead log beside it is not counted."""
         names = ("page_count", "freelist_count", "page_size")
         num_pages, num_free, page_bytes = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
         return int((num_pages - num_free) * page_bytes)
 
     def delete_closed(self, seqs: Iterable[int]) -> None:
-        """Not synced: a deletion that a power cut undoes is shipped again and deduplicated."""
+        """Not synced: events whose deletion is undone by a power cut are shipped again and deduplicated."""
         self._synchronous("NORMAL")
         with _transaction(self._connection) as run:
             run.executemany("DELETE FROM closed WHERE seq BETWEEN ? AND ?", _runs(seqs))
@@ -222,7 +235,7 @@ class Journal:
         return int(self._connection.execute("SELECT count(*) FROM refused").fetchone()[0])
 
     def refuse(self, seq: int, reason: str) -> None:
-        """Set an event aside that ClickHouse refuses for what it says; it stays in the file for the operator."""
+        """Set aside an event that ClickHouse refuses because of its content. It stays in the file for the operator."""
         with _transaction(self._connection) as run:
             run.execute("INSERT INTO refused SELECT seq, event, ? FROM closed WHERE seq = ?", (reason, seq))
             run.execute("DELETE FROM closed WHERE seq = ?", (seq,))
@@ -233,7 +246,7 @@ class Journal:
         return self._connection.execute(query).fetchall()
 
     def replay_refused(self) -> int:
-        """Close them anew, so that they are shipped once more; how many."""
+        """Close the refused events again, so that they are shipped once more. Returns their number."""
         self._synchronous("FULL")
         with _transaction(self._connection) as run:
             num_events = run.execute("INSERT INTO closed (event) SELECT event FROM refused ORDER BY seq").rowcount
@@ -252,7 +265,7 @@ class Journal:
 
 
 def _runs(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of numbers without a gap: one statement deletes thousands of neighbours."""
+    """First and last of each run of consecutive numbers, so that one statement deletes thousands of neighbours."""
     ordered = sorted(seqs)
     starts = [at for at, seq in enumerate(ordered) if at == 0 or ordered[at - 1] + 1 != seq]
     ends = [*(start - 1 for start in starts[1:]), len(ordered) - 1]
@@ -277,11 +290,11 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
 
 
 def _add_price_lines(connection: sqlite3.Connection) -> None:
-    """To a file of the first version, whose notes of progress had `cost_nanousd` alone."""
+    """Upgrade a file of the first version, whose progress notes had only `cost_nanousd`."""
     query = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('under_way') WHERE name = 'price_lines')"
     if not connection.execute(query).fetchone()[0]:
         with _transaction(connection) as run:
-            # Again, with the lock: the consumer and the owner may both be opening the file.
+            # Checked again under the lock, since the consumer and the owner may be opening the file at the same time.
             if not run.execute(query).fetchone()[0]:
                 run.execute("ALTER TABLE under_way ADD COLUMN price_lines TEXT")
 

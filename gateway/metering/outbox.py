@@ -1,9 +1,10 @@
 """The gateway's durable outbox of usage events: SQLite on local disk, one writer thread, group commit.
 
-Everything that waits when the writer is free goes to it as one batch, and all closes of a batch share one fsync; notes
-of requests under way travel along, unsynced (they survive the death of the process, not that of the machine). A bounded
-number of requests may be under way: `open` refuses beyond it, so `close` always has its place and cannot fail for
-want of room. All state lives on the event loop; the thread is handed whole batches and hands them back.
+Everything that is waiting when the writer becomes free goes to it as one batch, and all closes of a batch share one
+fsync. Notes of requests under way are written in the same batches, but a batch without closes is not synced, so notes
+survive the death of the process but not always that of the machine. The number of requests under way is bounded: `open`
+refuses more, so `close` always has room and cannot fail for lack of it. All state belongs to the event loop; the thread
+receives whole batches and hands them back.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Protocol
 
 from gateway.metering.admissions import AdmissionCounter
+from gateway.metering.adoption import adopt
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
 from gateway.metering.journal import Journal, Progress, encode_event
 from gateway.metering.refusals import RefusalCounter
@@ -28,29 +30,29 @@ _log = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 50_000
 NOTE_WITHIN_S = 0.05
-"""A request that is over in half of this is never noted as under way: its close alone reaches the disk. Under load most
-are, and a note costs as much as a close. Should the process be killed, what began since then leaves no trace, and no
-bill."""
+"""A request is noted as under way within this time. One that ends within half of it is never noted, so that only its
+close is written. Under load most requests are that short, and a note costs as much as a close. If the process is
+killed, requests that are not noted yet leave no trace and are not billed."""
 PROGRESS_S = 0.25
 MAX_NOTES = 500
-"""Of progress, at a time: of so many streams each is noted every quarter of a second, of nine thousand every 4.5 s."""
+"""Progress notes written per flush. With up to 500 streams each is noted every 0.25 s; with 9,000, every 4.5 s."""
 TELL_COUNTS_S = 10.0
-"""So much of what was refused may be lost with the process."""
+"""How many seconds of refusal counts a crash may lose."""
 WRITE_DEADLINE_S = 10.0
-"""A disk that takes longer than this has failed, as far as its waiters are concerned."""
+"""After this long without an answer from the disk, waiters are told that the write failed."""
 _RETRY_S = 0.5
 
 
 class OutboxFull(Exception):
-    """Too many requests are under way or unwritten, or too much waits to be shipped; refuse the request with 503."""
+    """Too many requests are under way or unwritten, or too many events wait to be shipped. Refuse the request (503)."""
 
 
 class OutboxFailed(Exception):
-    """The disk refused the write, or took too long. The event is kept in memory and tried again."""
+    """The disk refused the write, or took too long. The event stays in memory, and the write is retried."""
 
 
 class OpenRequest(Protocol):
-    """What the outbox asks of a request under way, as often as it likes."""
+    """A request under way, as the outbox sees it. The outbox may call these methods any number of times."""
 
     @property
     def request_id(self) -> str: ...
@@ -66,7 +68,7 @@ class _Batch:
     progress: list[Progress] = field(default_factory=list)
     closed: list[tuple[str, bytes]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
-    """Of the closed ones those that were noted as under way."""
+    """Ids of closed requests that were noted as under way."""
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     admissions: list[AdmissionCount] = field(default_factory=list)
 
@@ -75,7 +77,7 @@ class _Batch:
 
 
 class Outbox:
-    """`async with Outbox(data_dir, incarnation)`, and `keep_forever` beside the server. All on one event loop."""
+    """Use `async with Outbox(data_dir, incarnation)`, and run `keep_forever` beside the server, on one event loop."""
 
     def __init__(
         self,
@@ -94,18 +96,19 @@ class Outbox:
         self._refusals = refusals or RefusalCounter()
         self._counts_told_at = 0.0
         self._under_way: dict[str, OpenRequest | None] = {}
-        """None: closed, but not durable yet."""
+        """By request id. None: closed, but not durable yet."""
         self._fresh: dict[str, OpenRequest] = {}
         self._aging: dict[str, OpenRequest] = {}
-        """Neither is noted yet; these were fresh at the last tick of a timer that runs while there are any."""
+        """Requests in `_fresh` and `_aging` are not noted yet. Those in `_aging` were fresh at the last tick of a
+        timer, which runs while there are any."""
         self._is_timer_set = False
         self._noted: dict[str, int] = {}
-        """Request id -> tokens, as last noted."""
+        """Request id -> completion tokens, as last noted."""
         self._batch = _Batch()
         self._is_flush_due = False
         self._written = asyncio.Event()
         self._in_hand: _Batch | None = None
-        """What the thread is writing, since `_handed_over_at`."""
+        """The batch that the thread has been writing since `_handed_over_at`."""
         self._handed_over_at = 0.0
         self._handed_over: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._failure: str | None = None
@@ -115,7 +118,7 @@ class Outbox:
 
     @property
     def failure(self) -> str | None:
-        """Why the last write failed; None while the disk works. Not ready while it is set."""
+        """Why the last write failed; None while the disk works. While it is set, the gateway is not ready."""
         return self._failure
 
     @property
@@ -133,7 +136,7 @@ class Outbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What is still under way has no server any more: whoever adopts the folder closes it as lost.
+        # Requests still under way have no server any more; the process that adopts the folder closes them as lost.
         self._note_aging()
         self._note_aging()
         self._batch.admissions += self._admissions.take()
@@ -146,7 +149,8 @@ class Outbox:
         await asyncio.to_thread(self._finish)
 
     async def keep_forever(self) -> None:
-        """Note what is under way from time to time. Raises what the writer died of, which must end the process."""
+        """Note the progress of requests under way, regularly. Raises the exception that ended the writer thread, which
+        must end the process."""
         while True:
             await asyncio.wait([self._died], timeout=PROGRESS_S)
             if self._died.done():
@@ -159,7 +163,7 @@ class Outbox:
                 _fail(self._in_hand.waiters + self._batch.waiters, "the disk does not answer")
 
     def open(self, request: OpenRequest) -> None:
-        """The request is under way; what it comes to is billed, as `lost`, should this process die.
+        """The request is under way. If this process dies, the usage noted so far is billed with the status `lost`.
 
         Raises OutboxFull.
         """
@@ -174,14 +178,14 @@ class Outbox:
         self._fresh[request.request_id] = request
 
     def close(self, event: UsageEvent, *, is_correction: bool = False) -> asyncio.Future[None]:
-        """Hand over the final event, without waiting: safe in `finally`, nothing is lost if nobody awaits.
+        """Hand over the final event without waiting. Safe in `finally`: nothing is lost if nobody awaits the result.
 
-        The future resolves when the event is durable, or with OutboxFailed when the disk refused it. A second close of
-        a request corrects the first; `is_correction` says so where the first may be written already.
+        The future resolves when the event is durable, or raises OutboxFailed if the disk refused it. A second close of
+        a request corrects the first; pass `is_correction` if the first may be written already.
         """
         encoded, request_id = encode_event(event), event.request_id
         if request_id in self._under_way and self._under_way[request_id] is None:
-            # What was not written yet never will be; a copy on its way to the disk has the lower version.
+            # Drop the earlier close if it is not written yet; a copy on its way to the disk has the lower version.
             self._batch.closed = [each for each in self._batch.closed if each[0] != request_id]
         is_fresh = self._fresh.pop(request_id, None) is not None or self._aging.pop(request_id, None) is not None
         if not is_fresh and self._noted.pop(request_id, None) is not None:
@@ -194,10 +198,16 @@ class Outbox:
         self._batch.closed.append((request_id, encoded))
         self._batch.waiters.append(future)
         if not self._is_flush_due:
-            # At the end of this turn of the loop, so that all that closes in it shares one write.
+            # Flush at the end of this iteration of the event loop, so that all its closes share one write.
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
         return future
+
+    async def written(self) -> None:
+        """Wait until all events closed so far are on disk, or were refused by it."""
+        waiters = self._batch.waiters or (self._in_hand.waiters if self._in_hand is not None else [])
+        if waiters:
+            await asyncio.wait([waiters[-1]])
 
     def _note_in_time(self) -> None:
         self._note_aging()
@@ -215,7 +225,8 @@ class Outbox:
             self._noted[request_id] = request.completion_tokens
 
     async def _tell_counts(self) -> None:
-        """From time to time, by a connection of its own: counts may wait for the disk, requests not for them."""
+        """Write the counts regularly, over a separate connection: counts may wait for the disk, but requests must not
+        wait for counts."""
         if self._loop.time() - self._counts_told_at >= TELL_COUNTS_S and self._failure is None:
             self._counts_told_at = self._loop.time()
             refusals = self._refusals.take()
@@ -225,7 +236,7 @@ class Outbox:
                 _log.warning("counts of refusals were lost, because the disk takes none: %s", error)
 
     def _note_progress(self) -> None:
-        """Those noted longest ago first, so that each has its turn."""
+        """Note progress, starting with the requests noted longest ago, so that each gets its turn."""
         num_notes = 0
         for request_id, noted in list(self._noted.items()):
             request = self._under_way.get(request_id)
@@ -239,7 +250,7 @@ class Outbox:
                 break
 
     async def _until_written(self) -> None:
-        """Until the thread has nothing in hand."""
+        """Wait until the thread has no batch in hand, or has died."""
         while self._in_hand is not None and not self._died.done():
             self._written.clear()
             await self._written.wait()
@@ -255,7 +266,7 @@ class Outbox:
         self._handed_over.put(self._in_hand)
 
     def _write_forever(self) -> None:
-        """The thread. Its only shared state is what is handed over and back."""
+        """The writer thread. It shares only the batches that are handed over and back."""
         try:
             while (batch := self._handed_over.get()) is not None:
                 try:
@@ -283,9 +294,10 @@ class Outbox:
         self._flush()
 
     def _keep(self, batch: _Batch, reason: str) -> None:
-        """Tell the waiters, and put what was refused before whatever came meanwhile.
+        """Fail the waiters, and put the refused batch before whatever came meanwhile.
 
-        Progress is dropped: newer is on its way, and a number that is too large must not come again.
+        Its progress notes are dropped: newer ones are on their way, and a value that is too large for the disk must not
+        be tried again.
         """
         if self._failure is None:
             _log.error("the outbox cannot be written, its events are kept in memory: %s", reason)
@@ -304,7 +316,8 @@ class Outbox:
         self._loop.call_later(_RETRY_S, self._retry)
 
     def _retry(self) -> None:
-        """Also with nothing to write: while the disk has failed no request begins, and so nothing may ever come."""
+        """Retry even with nothing to write: while the disk has failed no request begins, so nothing else would trigger
+        a write."""
         if self._in_hand is None:
             self._hand_over()
 
@@ -330,9 +343,9 @@ class Outbox:
 
 
 def adopt_orphans(data_dir: Path) -> int:
-    """Close what dead incarnations left under way, as `lost` with the tokens known; how many requests those were.
+    """Close requests that dead incarnations left under way, as `lost` with the tokens known. Returns their number.
 
-    Their folders stay for the consumer, which ships and removes them.
+    The folders stay for the consumer, which ships and removes them.
     """
     num_lost = 0
     for path in list_folders(data_dir):
@@ -359,7 +372,7 @@ def _tell_counts(folder: Path, refusals: list[RefusalCount]) -> None:
 def _close_lost(folder: OwnedFolder) -> int:
     journal = Journal.open(folder.path)
     try:
-        return journal.close_lost()
+        return adopt(folder, journal)
     finally:
         journal.close()
 
@@ -368,5 +381,6 @@ def _fail(waiters: "list[asyncio.Future[None]]", reason: str) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(OutboxFailed(reason))
-            # It is also logged and shown by `failure`; an event whose client left has nobody to retrieve it.
+            # Mark the exception as retrieved: it is also logged and shown by `failure`, and after a client has left
+            # nobody else retrieves it.
             waiter.exception()

@@ -1,4 +1,4 @@
-"""Time ranges of usage queries: half open, in UTC."""
+"""Time ranges of usage queries: half-open, in UTC."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,11 +16,11 @@ class Window:
 
 
 def parse_window(start: str | None, end: str | None, *, now: datetime) -> Window:
-    """`from` and `to` as a client sends them: ISO 8601 (UTC unless it says otherwise) or Unix seconds.
+    """The window from a client's `from` and `to`: ISO 8601 (UTC unless it has an offset) or Unix seconds.
 
-    Without `to`: up to now; without `from`: the 24 hours before `to`. Raises InvalidRequest naming the parameter.
+    `to` defaults to now, `from` to 24 hours before `to`. Raises InvalidRequest naming the parameter.
     """
-    # A request that arrives right now still belongs to "up to now".
+    # Includes a request that arrives right now.
     to = parse_moment(end, "to") if end is not None else now + timedelta(seconds=1)
     since = parse_moment(start, "from") if start is not None else to - DEFAULT_SPAN
     if since >= to:
@@ -32,6 +32,13 @@ def month_until(now: datetime) -> Window:
     """The calendar month of `now` in UTC, up to now."""
     start = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return Window(start, now + timedelta(seconds=1))
+
+
+def day_and_month(now: datetime) -> tuple[Window, Window]:
+    """The whole calendar day and month of `now` in UTC."""
+    day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    month = day.replace(day=1)
+    return Window(day, day + timedelta(days=1)), Window(month, (month + timedelta(days=32)).replace(day=1))
 
 
 def parse_moment(text: str, param: str) -> datetime:
@@ -51,6 +58,6 @@ def parse_moment(text: str, param: str) -> datetime:
 def _moment(text: str) -> datetime:
     if text.replace(".", "", 1).isdigit() and len(text.split(".")[0]) > 8:
         return datetime.fromtimestamp(float(text), UTC)
-    # A `+` that was not escaped in the URL arrives as a space.
+    # An unescaped `+` in the URL arrives as a space.
     moment = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

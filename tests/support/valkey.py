@@ -22,6 +22,10 @@ class ValkeyProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 

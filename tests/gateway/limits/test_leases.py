@@ -9,17 +9,21 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from gateway.domain.catalog import TierTerms
 from gateway.http.errors import LimitReached
 from gateway.limits.commands import held_key
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import Limiter
+from gateway.limits.unsettled import read_unsettled, write_unsettled
 from gateway.redis_client import connect_redis
+from tests.support.events import make_event
 from tests.support.limiters import admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
 
 LEASE_S = 0.5
 TIER = make_tier(concurrency=1, tokens_per_day=100)
+TIER_OF_TWO = make_tier(concurrency=2, tokens_per_day=100)
 
 
 @pytest.fixture
@@ -34,21 +38,23 @@ def own_valkey(tmp_path: Path) -> Any:
 @asynccontextmanager
 async def open_gateway(valkey: ValkeyProcess) -> AsyncIterator[tuple[Limiter, LeaseKeeper]]:
     async with open_limiter(valkey.url, lease_s=LEASE_S) as limiter:
-        yield limiter, LeaseKeeper(limiter)
+        yield limiter, LeaseKeeper(limiter, data_dir=valkey.folder)
 
 
-async def is_refused(limiter: Limiter, tenant_id: UUID, *, tokens: int = 1) -> bool:
+async def is_refused(limiter: Limiter, tenant_id: UUID, *, tokens: int = 1, tier: TierTerms = TIER) -> bool:
     try:
-        limiter.refund_soon(await limiter.admit(admission(tenant_id, TIER, tokens=tokens)))
+        limiter.refund_soon(await limiter.admit(admission(tenant_id, tier, tokens=tokens)))
     except LimitReached:
         return True
     await limiter.settlements.drain_once()
     return False
 
 
-async def beat_until_free(keeper: LeaseKeeper, limiter: Limiter, tenant_id: UUID, *, tokens: int = 1) -> None:
+async def beat_until_free(
+    keeper: LeaseKeeper, limiter: Limiter, tenant_id: UUID, *, tokens: int = 1, tier: TierTerms = TIER
+) -> None:
     async with asyncio.timeout(20):
-        while await is_refused(limiter, tenant_id, tokens=tokens):
+        while await is_refused(limiter, tenant_id, tokens=tokens, tier=tier):
             await keeper.beat()
             await asyncio.sleep(LEASE_S / 10)
 
@@ -64,13 +70,52 @@ async def test_a_beating_gateway_keeps_what_it_holds(own_valkey: ValkeyProcess) 
             assert await is_refused(other, tenant_id)
 
 
-async def test_what_a_dead_gateway_held_comes_back_after_its_lease(own_valkey: ValkeyProcess) -> None:
+async def test_a_dead_gateways_place_is_free_after_its_lease_and_what_it_reserved_once_its_outbox_is_adopted(
+    own_valkey: ValkeyProcess,
+) -> None:
     tenant_id = uuid4()
+    asked = [admission(tenant_id, TIER_OF_TWO, tokens=30), admission(tenant_id, TIER_OF_TWO, tokens=20)]
     async with open_gateway(own_valkey) as (dead, _):
-        await dead.admit(admission(tenant_id, TIER, tokens=100))
+        for each in asked:
+            await dead.admit(each)
+        incarnation = dead.presence.incarnation
     async with open_gateway(own_valkey) as (limiter, keeper):
+        assert await is_refused(limiter, tenant_id, tier=TIER_OF_TWO)
+        await beat_until_free(keeper, limiter, tenant_id, tokens=50, tier=TIER_OF_TWO)
+        # Nobody knows yet what the two have used, so that nothing of it is given away.
+        assert await is_refused(limiter, tenant_id, tokens=51, tier=TIER_OF_TWO)
+        events = [
+            make_event(
+                asked[0].request_id, tenant_id=str(tenant_id), prompt_tokens=4, completion_tokens=6, status="lost"
+            ),
+            make_event(asked[1].request_id, tenant_id=str(tenant_id), status="error"),
+            make_event("of-somebody-else", tenant_id=str(tenant_id)),
+        ]
+        for _ in range(2):
+            write_unsettled(own_valkey.folder, incarnation, events)
+            await keeper.settle_adopted()
+            assert not await is_refused(limiter, tenant_id, tokens=90, tier=TIER_OF_TWO)
+            assert await is_refused(limiter, tenant_id, tokens=91, tier=TIER_OF_TWO)
+        assert list(read_unsettled(own_valkey.folder)) == []
+
+
+async def test_an_adopted_outbox_that_is_told_before_the_lease_ends_frees_the_place_too(
+    own_valkey: ValkeyProcess,
+) -> None:
+    asked = admission(uuid4(), TIER, tokens=60)
+    tenant_id = asked.tenant_id
+    async with open_gateway(own_valkey) as (dead, _):
+        await dead.admit(asked)
+        incarnation = dead.presence.incarnation
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        event = make_event(
+            asked.request_id, tenant_id=str(tenant_id), prompt_tokens=5, completion_tokens=5, status="lost"
+        )
+        write_unsettled(own_valkey.folder, incarnation, [event])
         assert await is_refused(limiter, tenant_id)
-        await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+        await keeper.settle_adopted()
+        assert not await is_refused(limiter, tenant_id, tokens=90)
+        assert await is_refused(limiter, tenant_id, tokens=91)
 
 
 async def test_a_gateway_that_was_only_paused_is_counted_right_when_it_comes_back(own_valkey: ValkeyProcess) -> None:
@@ -78,7 +123,7 @@ async def test_a_gateway_that_was_only_paused_is_counted_right_when_it_comes_bac
     async with open_gateway(own_valkey) as (paused, paused_keeper):
         reservation = await paused.admit(admission(tenant_id, TIER, tokens=60))
         async with open_gateway(own_valkey) as (limiter, keeper):
-            await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+            await beat_until_free(keeper, limiter, tenant_id, tokens=40)
             # It comes back, and its request is under way again...
             await paused_keeper.beat()
             async with asyncio.timeout(20):
@@ -98,7 +143,7 @@ async def test_a_gateway_that_lost_its_connection_for_longer_than_its_lease_is_c
     async with open_gateway(own_valkey) as (cut_off, _):
         await cut_off.admit(admission(tenant_id, TIER, tokens=60))
         async with open_gateway(own_valkey) as (limiter, keeper):
-            await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+            await beat_until_free(keeper, limiter, tenant_id, tokens=40)
             await cut_off._return()
             assert await is_refused(limiter, tenant_id)
 
@@ -108,7 +153,7 @@ async def test_a_request_that_ends_after_its_gateway_was_taken_for_dead_counts_o
     async with open_gateway(own_valkey) as (paused, _):
         reservation = await paused.admit(admission(tenant_id, TIER, tokens=60))
         async with open_gateway(own_valkey) as (limiter, keeper):
-            await beat_until_free(keeper, limiter, tenant_id, tokens=100)
+            await beat_until_free(keeper, limiter, tenant_id, tokens=40)
             for _ in range(2):
                 await paused.settle(reservation, tokens=50, cost_nanousd=0)
             assert not await is_refused(limiter, tenant_id, tokens=50)

@@ -89,7 +89,7 @@ class LimitsMachine(RuleBasedStateMachine):
             await self.stack.enter_async_context(open_limiter(self.valkey.url, self.ledger, deadline_s=10))
             for _ in range(NUM_GATEWAYS)
         ]
-        self.keepers = [LeaseKeeper(limiter) for limiter in self.limiters]
+        self.keepers = [LeaseKeeper(limiter, data_dir=self.valkey.folder) for limiter in self.limiters]
         for keeper in self.keepers:
             await keeper.beat()
 
@@ -264,8 +264,8 @@ class LimitsMachine(RuleBasedStateMachine):
         return sum(request.in_redis == "live" for request in self.requests)
 
     def reserved(self) -> tuple[int, int]:
-        """On day and month."""
-        counted = [self._held(request) for request in self.requests if request.in_redis in ("live", "closed")]
+        """On day and month; what was swept stays reserved there."""
+        counted = [self._held(request) for request in self.requests if request.in_redis is not None]
         return sum(tokens for tokens, _ in counted), sum(cost for _, cost in counted)
 
     def _held(self, request: Request) -> tuple[int, int]:

@@ -226,7 +226,7 @@ async def test_the_last_note_of_progress_counts_and_goes_with_its_request(tmp_pa
     journal.write(closed=[encode_event(events[1])], forgotten=["over"])
     notes = "SELECT request_id, completion_tokens FROM progress"
     assert journal._connection.execute(notes).fetchall() == [("kept", 2)]
-    assert journal.close_lost() == 1
+    assert len(journal.close_lost()) == 1
     assert journal._connection.execute(notes).fetchall() == []
     lost = journal.read_closed(10)[1].event
     assert (lost.status, lost.completion_tokens, lost.cost_nanousd) == ("lost", 2, 200)
