@@ -1,9 +1,15 @@
 """A brake on guessing keys at the login, which nobody can use to lock out the holder of a generated key.
 
 A key that we generated holds 256 random bits, which no rate of guessing finds. It is always checked, so that the right
-one always passes. Only a key that an operator chose can be guessed, and only keys of another form than ours are refused
-while the brake is on. Failed logins are counted by address and in total. The address is the client's, found by
-`trusted_proxies`.
+one always passes, and a wrong key of this form is not counted. Only a key that an operator chose can be guessed: only
+keys of another form than ours are counted when they are wrong, and refused while the brake is on.
+
+Failed logins are counted by address and in total. The address is the client's, found by `trusted_proxies`. After
+`MAX_FAILURES` in a window an address is braked, so that it cannot contribute more to the total. Ten addresses are enough
+to brake everybody who logs in with a chosen key. This is a trade-off: without the total, many addresses could guess a
+chosen key together. Who uses generated keys is never affected.
+
+The login at the identity provider uses the same brake without the total.
 """
 
 from collections import deque

@@ -1,1 +1,1 @@
-"""The ground of every door: errors and their rendering, bodies, request ids, pages of lists, OpenAPI."""
+"""HTTP basics that all routes share: errors and their rendering, bodies, request ids, list pages, OpenAPI."""

@@ -1,7 +1,8 @@
-"""Accepting all who wait at once: libuv, and so `loop.create_server`, accepts one connection a turn of the event loop.
+"""Accepts all waiting connections at once. libuv, and so `loop.create_server`, accepts only one connection per
+iteration of the event loop.
 
-While a busy loop turns slowly, connections would wait in the kernel for seconds, where neither the loop's lag nor the
-requests under way tell of them, and overload would be answered late instead of refused.
+On a busy loop, whose iterations are slow, connections would wait in the kernel for seconds. Neither the loop's lag nor
+the number of requests under way shows them there, so under overload requests would be answered late instead of refused.
 """
 
 import asyncio
@@ -18,15 +19,15 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 ACCEPTS_A_TURN = 512
-"""40 µs each; who is accepted already also waits for a turn."""
+"""Per iteration of the event loop, at 40 µs each. Bounded because open connections wait meanwhile."""
 _PAUSE_S = 0.5
 _NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def accept_from(listener: socket.socket, server: uvicorn.Server) -> "Acceptor":
-    """Until it is closed, or `server`, which has begun to serve, stops."""
+    """Accept connections until the acceptor is closed or `server` stops. `server` must have started to serve."""
     config = server.config
-    # Whichever of uvicorn's classes it is, as uvicorn itself calls it.
+    # Any of uvicorn's protocol classes, called as uvicorn itself calls it.
     make: Any = config.http_protocol_class
     acceptor = Acceptor(listener, partial(make, config=config, server_state=server.server_state, app_state={}))
     # The server closes all of these when it stops.
@@ -50,7 +51,7 @@ class Acceptor:
     def close(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
-        # Closed already, its number may be another's by now.
+        # If the socket is closed already, its descriptor may have been reused.
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
             self._listener.close()
@@ -69,7 +70,7 @@ class Acceptor:
                 if error.errno in _NOT_NOW:
                     self._wait(error)
                     return
-                # This one left before it was accepted (accept(2)).
+                # This client left before it was accepted (accept(2)).
                 continue
             connection.setblocking(False)
             opening = self._loop.create_task(self._open(connection))
@@ -83,7 +84,7 @@ class Acceptor:
             connection.close()
 
     def _wait(self, error: OSError) -> None:
-        """Trying at once would fill all turns."""
+        """Pause accepting, because retrying at once would take up every iteration of the loop."""
         _log.warning("cannot accept connections: %s", error.strerror)
         self._loop.remove_reader(self._listener)
         self._pause = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._listener, self._accept)

@@ -1,4 +1,5 @@
-"""Which addresses a connection may go to that somebody else has named: public ones, and what the operator allows."""
+"""Which addresses we may connect to when somebody else supplies the host: public ones, and those that the operator
+allows."""
 
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -10,15 +11,16 @@ _V4_COMPATIBLE = IPv6Network("::/96")
 
 
 def is_allowed(address: Address, allowed_private: Networks) -> bool:
-    """Not private, loopback, link-local (the metadata services of clouds are there), shared, reserved or multicast.
+    """Whether the address is in `allowed_private` or is public: not private, loopback, link-local (where the metadata
+    services of clouds are), shared, reserved or multicast.
 
-    An IPv4 address within an IPv6 one (mapped, compatible, 6to4, Teredo, NAT64) must be allowed itself.
+    An IPv4 address inside an IPv6 one (mapped, compatible, 6to4, Teredo, NAT64) must be allowed, too.
     """
     return all(_is_public(each) or _is_within(each, allowed_private) for each in _faces(address))
 
 
 def parse_address(host: str) -> Address | None:
-    """None: it is a name."""
+    """None if `host` is a name."""
     try:
         # A zone (`fe80::1%eth0`) names one of our own interfaces.
         return ip_address(host.partition("%")[0])
@@ -27,13 +29,13 @@ def parse_address(host: str) -> Address | None:
 
 
 def _faces(address: Address) -> Iterator[Address]:
-    """What the address may turn out to be on its way."""
+    """All addresses that a packet to this one may end up at."""
     if isinstance(address, IPv4Address):
         yield address
         return
     inner = IPv4Address(int(address) & 0xFFFF_FFFF)
     if address.ipv4_mapped is not None or address in _NAT64:
-        # Nothing but another way to write it.
+        # Only another notation of the IPv4 address.
         yield inner
         return
     yield address

@@ -1,4 +1,4 @@
-"""One request in the server's hands: what the application sends becomes bytes on the connection."""
+"""One request inside the HTTP server: turns the application's ASGI messages into bytes on the connection."""
 
 import math
 from collections.abc import Iterable
@@ -11,29 +11,33 @@ from gateway.http.refusal import Refusal
 from gateway.http.rendering import error_body, error_headers, error_status
 
 MAX_DISCARDED_BODY_BYTES = 65536
-"""A connection outlives an answer that came before the body if no more than this is still to come."""
+"""A connection stays open after an answer sent before the request's body had arrived, if that body's announced length
+is at most this."""
 ON_LEAVE = "tiergate.on_leave"
-"""The scope's key for what is called when the client is gone before the answer is complete."""
+"""The scope's key for a function to call if the client leaves before the answer is complete."""
 BLOCK = "tiergate.block"
-"""In `http.response.start`: more header lines, from `checked_block`. The hot path writes its dozen as one text."""
+"""A key of `http.response.start`: more header lines, from `checked_block`. The hot path writes its dozen headers as one
+text."""
 REQUEST_BODY = "tiergate.request_body"
-"""The scope's key for the request's body, where all of it is there already. `receive` gives it, too."""
+"""The scope's key for the request's body, set if the whole body has arrived already. `receive` also returns it."""
 WHOLE_BODY = "tiergate.whole_body"
-"""Beside a block that holds its Content-Length: the body, so that a whole answer is one message and one write."""
+"""A key beside BLOCK: the whole body, whose Content-Length is in the block. The answer is then one message and one
+write."""
 _WITHOUT_BODY = (204, 304)
 
 
 class Answer(RequestResponseCycle):
-    """uvicorn's cycle with a `send` of our own.
+    """uvicorn's request cycle with our own `send`.
 
-    It checks headers once as a block, ends an answer to HTTP/1.0 by closing, and leaves closing to the connection.
+    It checks the headers once, as a block, ends an answer of unknown length to HTTP/1.0 by closing the connection, and
+    leaves the closing itself to `Connection`.
     """
 
     num_bytes_left: int | None = None
-    """Of the Content-Length; None where none was sent."""
+    """How much of the Content-Length is still to be sent; None without a Content-Length."""
     is_bodiless = False
     _unsent = b""
-    """The head, which leaves together with the first of the body: each write is a call of the kernel."""
+    """The head, held to be written together with the first part of the body, since each write is a system call."""
 
     async def send(self, message: ASGISendEvent) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -55,26 +59,27 @@ class Answer(RequestResponseCycle):
 
     @property
     def can_be_told_at_once(self) -> bool:
-        """Within the parser's callback: the connection goes on afterwards, and the client reads what we write."""
+        """Whether the request may be answered inside the parser's callback: the connection stays open, and the client
+        keeps up with reading."""
         if not self.keep_alive or self.flow.write_paused:
             return False
         return not self.more_body or _announced_bytes(self.scope["headers"]) <= MAX_DISCARDED_BODY_BYTES
 
     def tell(self, refusal: Refusal) -> None:
-        """The whole answer, without an application. Only where `can_be_told_at_once`."""
+        """Write the whole answer, without an application. Only if `can_be_told_at_once`."""
         self.num_bytes_left = len(refusal.body)
         self._write_head(refusal.status, (), refusal.block)
         self._write_body(refusal.body, more_body=False)
 
     def leave(self) -> None:
-        """Nobody waits for the rest."""
+        """The client has left: stop the answer."""
         self.disconnected = True
         self.message_event.set()
         if ON_LEAVE in self.scope:
             self.scope[ON_LEAVE]()  # type: ignore[literal-required]
 
     async def send_500_response(self) -> None:
-        """For a bug that nothing below has caught."""
+        """Answer after a bug that the application did not handle."""
         error = Exception()
         headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
         self.keep_alive = False
@@ -102,7 +107,7 @@ class Answer(RequestResponseCycle):
         if self.chunked_encoding:
             lines.append((b"transfer-encoding", b"chunked"))
         elif self.num_bytes_left is None and not self.is_bodiless:
-            # HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
+            # HTTP/1.0 has no chunked encoding: closing the connection marks the end of the answer.
             self.keep_alive = False
         self._unsent = STATUS_LINE[status] + block + head_block(lines) + b"\r\n"
 

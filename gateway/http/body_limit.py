@@ -1,4 +1,4 @@
-"""A bound on the bodies of everything but completions, which read theirs themselves."""
+"""A size limit on all request bodies except those of completions, which read their bodies themselves."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,10 @@ from gateway.http.errors import BodyTooLarge
 
 
 class BodyLimit:
-    """Forms of files, where a route takes them, have bounds of their own: they are read while they come.
+    """File upload forms are processed as they arrive, and have separate limits on the routes that accept them.
 
-    max_form_bytes: of such a form; None for other requests. refuse: answers with the error, as JSON or as a page.
+    max_form_bytes: the limit of a file upload form; None for other requests. refuse: makes the error's response, as
+    JSON or as a page.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class BodyLimit:
 
 
 def _counting(receive: Receive, max_bytes: int) -> Receive:
-    """For a body without an announced length."""
+    """Enforces the limit on a body without an announced length."""
     size = 0
 
     async def receive_some() -> Message:

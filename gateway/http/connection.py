@@ -1,6 +1,8 @@
-"""One connection: uvicorn's httptools protocol, with bounds on everything a client can do before it has a key.
+"""One connection: uvicorn's httptools protocol, with bounds on everything that a client can do before it is
+authenticated.
 
-At most one deadline is set at a time. It is a number that the front door's sweep compares: a request arms no timer.
+At most one read deadline is set at a time. It is a number that the front door's sweep compares, so requests need no
+timers.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from gateway.http.errors import (
     InvalidRequest,
     Unavailable,
 )
-from gateway.http.front_door import NEVER, FrontDoor
+from gateway.http.front_door import NEVER, SILENT_S, FrontDoor
 from gateway.http.header_block import head_block
 from gateway.http.known_head import KnownHead, known_head
 from gateway.http.refusal import Refusal, refusal_of
@@ -34,28 +36,30 @@ from gateway.http.signal import Signal
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 100
 MAX_PIPELINED = 16
-"""Requests that wait behind the one being answered. Only tools pipeline; what comes beyond this must be sent again."""
+"""Requests that may wait behind the one being answered. Only tools pipeline; further requests must be sent again."""
 MIN_BYTES_PER_S = 65536
-"""How fast a body that is not whole after `body_s` must have come."""
+"""The minimum speed of a body that takes longer than `body_s`."""
 _LINGER_S = 5.0
 _MAX_LINGER_BYTES = 16 * 2**20
-"""A client that sends a body of twice the default bound still reads its 413; headers get a sixteenth."""
+"""How much is read and discarded after a refusal: a client that sends a body of twice the default limit still reads its
+413. After refused headers it is a sixteenth of this."""
 _FREE_FRAMING_BYTES = 16384
 _MAX_FRAMING_RATIO = 3
-"""Chunked bodies: framing may take three times the content, which chunks of two bytes need."""
+"""In chunked bodies the framing may take three times as many bytes as the content, as with chunks of two bytes."""
 _FREE_PARTS = 4096
 _MIN_BYTES_A_PART = 16
-"""A body may come in so many parts, however small; later ones must hold so much on average. Each is a call of ours."""
+"""A body may come in _FREE_PARTS parts of any size. Further parts must hold _MIN_BYTES_A_PART bytes on average, since
+each part costs a callback."""
 _MAX_NEW_HEADS = 3
-"""In a row: a client whose heads differ each time is not compared with any more."""
+"""After this many new heads in a row, a client's requests are no longer compared with its previous head."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _BETWEEN, _HEAD, _BODY, _DEAF = range(4)
-"""What the next bytes belong to. Deaf: to nothing, they are thrown away until the connection ends."""
+"""What the next bytes belong to. _DEAF: to nothing; they are discarded until the connection ends."""
 
 
 class _GaveUp(Exception):
-    """Ends the parser; `Connection._refusal` says why."""
+    """Stops the parser; `Connection._refusal` holds the reason."""
 
 
 class Connection(HttpToolsProtocol):
@@ -73,28 +77,28 @@ class Connection(HttpToolsProtocol):
         self._active: Answer | None = None
         """The request that is being answered; later ones wait in `pipeline`."""
         self._refusal: GatewayError | None = None
-        """Why a parser's callback gave up."""
+        """The error with which a parser callback gave up."""
         self._plain_head = b""
         self._known_head: KnownHead | None = None
-        """Of the request before."""
+        """The head of the previous request."""
         self._num_new_heads = 0
-        """In a row that were not the known one."""
+        """How many heads in a row differed from the known one."""
         self.num_parsed = 0
-        """Requests, to their end."""
+        """Requests parsed to their end."""
         self._is_ending = False
         self._head_bytes = 0
         self._is_head_new = False
-        """It began in the piece that is being parsed."""
+        """The current head began in the piece of data that is being parsed."""
         self._fed_body_bytes = 0
-        """Of bodies in that piece."""
+        """Bytes of bodies in that piece."""
         self._wire_bytes = self._body_bytes = self._num_parts = 0
-        """Of one body: as sent and without its framing, and in how many parts."""
+        """The current body's bytes with and without chunk framing, and its number of parts."""
         self._linger_bytes = _MAX_LINGER_BYTES
-        self._phase_began = 0.0
+        self._phase_began = door.now
         self.deadline = door.now + self._bounds.head_s
         self.write_deadline = NEVER
 
-    # What the transport tells.
+    # Transport callbacks.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -111,7 +115,8 @@ class Connection(HttpToolsProtocol):
         self._forget_requests()
 
     def eof_received(self) -> None:
-        """The client is gone: the transport closes once what was written has left, at the latest after `stalled_s`."""
+        """The client is gone. The transport closes once everything written has been sent, at the latest after
+        `stalled_s`."""
         self._forget_requests()
         self._set_ending()
 
@@ -141,7 +146,7 @@ class Connection(HttpToolsProtocol):
         self._feed(data)
 
     def _begin(self, data: bytes) -> None:
-        """A request, and nobody waits for an earlier one."""
+        """A request begins, and no earlier one is being answered."""
         known = self._known_head
         body = None if known is None else known.body_in(data)
         if known is not None and body is not None:
@@ -151,7 +156,7 @@ class Connection(HttpToolsProtocol):
         self._await_head()
         self._receive(data)
         if self._parsing == _BETWEEN and self.num_parsed == num_before + 1 and self._active is self.cycle:
-            # Whole in one piece, as small requests are.
+            # The whole request came in one piece, as small requests do.
             self._num_new_heads += num_before > 0
             self._known_head = known_head(data, self.scope) if num_before and self.cycle.keep_alive else None
 
@@ -169,7 +174,7 @@ class Connection(HttpToolsProtocol):
         self._start(answer, self.app)
 
     def _refuse_whole(self, refusal: Refusal) -> None:
-        """Answer a whole request of a known head without an `Answer`: most requests under overload end here."""
+        """Answer a whole request with a known head without an `Answer`: most requests under overload end here."""
         is_last = (b"connection", b"close") in self.server_state.default_headers
         self.server_state.total_requests += 1
         self.transport.write(self._refusal_bytes(refusal))
@@ -181,10 +186,10 @@ class Connection(HttpToolsProtocol):
     def _await_head(self) -> None:
         self._parsing, self._head_bytes = _HEAD, 0
         if self.num_parsed:
-            # The first head's deadline counts from connecting.
+            # The first head's deadline counts from the time of connecting.
             self.deadline = self._door.now + self._bounds.head_s
 
-    # What the parser tells.
+    # Parser callbacks.
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED or (self._active is not None and not self._active.keep_alive):
@@ -206,7 +211,7 @@ class Connection(HttpToolsProtocol):
             return
         version = self._complete_scope()
         self.cycle = answer = self._make_answer(keep_alive=version == "1.1" and self.parser.should_keep_alive())
-        # Trailers come to the same callback: they are bounded as headers are, and no application sees them.
+        # Trailers come through the same callback. They are bounded like headers, and no application sees them.
         self.headers = []
         self._parsing = _BODY
         self._await_body()
@@ -237,7 +242,7 @@ class Connection(HttpToolsProtocol):
         self._parsing = _BETWEEN
         self.num_parsed += 1
         if self._active is None:
-            # It was answered before its body had come.
+            # The request was answered before its body had arrived.
             self.deadline = self._door.now + self._bounds.keep_alive_s
             return
         self.deadline = NEVER
@@ -245,7 +250,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.more_body = False
             self.cycle.message_event.set()
 
-    # What an answer tells.
+    # Answer callbacks.
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -263,7 +268,7 @@ class Connection(HttpToolsProtocol):
             waiting, app = self.pipeline.pop()
             self._start(waiting, app)  # type: ignore[arg-type]
             if self._parsing == _BODY:
-                # Nothing of it was read while it waited.
+                # None of its body was read while it waited.
                 self._await_body()
         elif self._parsing == _DEAF:
             self._end()
@@ -272,14 +277,21 @@ class Connection(HttpToolsProtocol):
         elif self._parsing == _HEAD:
             self.deadline = self._door.now + self._bounds.head_s
 
-    # What the sweep asks.
+    # Called by the sweep.
 
     @property
     def is_idle(self) -> bool:
-        return self._parsing == _BETWEEN and self._active is None and not self._is_ending
+        """It waits for a next request."""
+        return self.num_parsed > 0 and self._parsing == _BETWEEN and self._active is None and not self._is_ending
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing came since it connected, although there was time enough."""
+        is_new = self._door.now < self._phase_began + SILENT_S
+        return self.num_parsed == 0 and self._parsing == _BETWEEN and not self._is_ending and not is_new
 
     def expire(self) -> None:
-        """The deadline of what the connection was doing has passed."""
+        """The deadline of the connection's current phase has passed."""
         if self._is_ending:
             self._expire_ending()
         elif self._parsing == _BODY:
@@ -292,7 +304,8 @@ class Connection(HttpToolsProtocol):
             self._end()
 
     def cut(self) -> None:
-        """End it now, whatever is unsent. The request under way is cancelled as by a client that leaves."""
+        """End the connection now, discarding unsent data. The request under way is cancelled as if the client had
+        left."""
         self._forget_requests()
         self.transport.abort()
 
@@ -307,7 +320,7 @@ class Connection(HttpToolsProtocol):
         now, body_s = self._door.now, self._bounds.body_s
         granted_until = self._phase_began + body_s + self._wire_bytes / MIN_BYTES_PER_S
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-            # The client waits for us.
+            # The client is waiting for us.
             self._await_body()
         elif granted_until > now:
             self.deadline = granted_until
@@ -337,21 +350,22 @@ class Connection(HttpToolsProtocol):
                 self._refuse(InvalidRequest("the chunks of the body are mostly framing"), "invalid HTTP")
 
     def _num_new_head_bytes(self, data: bytes) -> int:
-        """Of a head that is not whole: how much of it `data` holds, in which earlier requests may end."""
+        """How many bytes of an incomplete head `data` holds; earlier requests may end in the same data."""
         if not self._is_head_new:
             return len(data)
         after_last_head = len(data) - (data.rfind(b"\r\n\r\n") + 4 if b"\r\n\r\n" in data else 0)
         return max(0, after_last_head - self._fed_body_bytes)
 
     def _give_up(self, refusal: GatewayError) -> None:
-        """Within a callback: the parser stops and `_feed` takes it from here."""
+        """Called in a parser callback: stops the parser, and `_feed` then refuses the request."""
         self._refusal = refusal
-        # Raised itself, it would hold this frame, which holds it, and the connection with all that it has read.
+        # `refusal` itself is not raised: its traceback would refer to this frame, which refers to it, and that cycle
+        # would keep the connection and everything it has read alive.
         raise _GaveUp
 
     def _head_without_upgrade(self) -> bytes:
-        """We speak HTTP/1.1 alone, so that the request is parsed again as if nothing else had been offered: the parser
-        would leave its body unread as the other protocol's."""
+        """The head without its upgrade offer. We speak only HTTP/1.1, so the request is parsed again without the offer;
+        otherwise the parser would leave the body unread, as data of the other protocol."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._give_up(InvalidRequest("this is no proxy"))
@@ -403,7 +417,8 @@ class Connection(HttpToolsProtocol):
         self._start_asgi_task(answer, app)
 
     def _turn_away(self, answer: Answer) -> bool:
-        """Whether the request was refused where it stands: a task and an application cost as much as the rest of it."""
+        """Refuse the request here if the front door says so; returns whether it was refused. Starting a task and an
+        application would cost as much as everything else."""
         if self._door.turn_away is None or not answer.can_be_told_at_once:
             return False
         refusal = self._door.turn_away(self.scope)
@@ -419,7 +434,7 @@ class Connection(HttpToolsProtocol):
         self.deadline = self._phase_began + self._bounds.body_s
 
     def _forget_requests(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Cancel all requests: the client no longer waits for an answer."""
         answer, self._active = self._active, None
         self.pipeline.clear()
         if answer is not None and not answer.response_complete:
@@ -429,13 +444,13 @@ class Connection(HttpToolsProtocol):
     # Endings.
 
     def _refuse(self, error: GatewayError, reason: str) -> None:
-        """Answer `error` and end, unless an earlier request is being answered: then end after it."""
+        """Answer with `error` and end the connection. If an earlier request is being answered, end after it instead."""
         self._door.note(reason)
         is_body, self._parsing = self._parsing == _BODY, _DEAF
         if not is_body:
             self._linger_bytes = _MAX_LINGER_BYTES // 16
         if self._active is not None and is_body and self.pipeline:
-            # Of a request that waits: it is not even begun.
+            # The body belongs to a waiting request, which is dropped before it starts.
             self.pipeline.popleft()
         elif self._active is not None and not is_body:
             self.deadline = NEVER
@@ -456,8 +471,8 @@ class Connection(HttpToolsProtocol):
         return STATUS_LINE[refusal.status] + default + refusal.block + b"\r\n" + refusal.body
 
     def _end(self) -> None:
-        """Close once everything is written. Unread bytes would turn closing into a reset that may take our answer away,
-        so that what still comes is read and thrown away for a moment."""
+        """Close once everything is written. Closing with unread input would send a reset, which may destroy our answer
+        on its way, so further input is read and discarded for a moment."""
         self._set_ending()
         if self._parsing == _BETWEEN or not self.transport.can_write_eof():
             return self.transport.close()
@@ -477,13 +492,13 @@ class Connection(HttpToolsProtocol):
 
 def _make_parser(connection: Connection) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(connection)
-    # What follows `Connection: close` must not spoil the answer before it.
+    # Data after a request with `Connection: close` must not spoil that request's answer.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
 
 
 def connections_through(door: FrontDoor) -> Callable[..., Connection]:
-    """What uvicorn calls for each connection."""
+    """The factory that uvicorn calls for each connection."""
 
     def connect(**given: Any) -> Connection:
         return Connection(door, **given)

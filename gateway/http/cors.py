@@ -1,4 +1,4 @@
-"""Other sites' pages in browsers: off unless `cors_origins` names them. Keys travel in a header, never in a cookie."""
+"""CORS for other sites' pages: off unless `cors_origins` names the sites. Keys are sent in a header, never a cookie."""
 
 from collections.abc import Collection
 
@@ -9,14 +9,14 @@ _MAX_AGE_S = 600
 
 
 def allow_origins(app: ASGIApp, origins: Collection[str], *, exposed: Collection[str]) -> ASGIApp:
-    """`app`, answering preflights and naming `exposed` headers; itself where no origin is named."""
+    """`app` wrapped to answer preflight requests and expose the `exposed` headers; `app` itself without origins."""
     if not origins:
         return app
     return CORSMiddleware(
         app,
         allow_origins=origins,
         allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
-        # Whatever is asked for: SDKs in browsers send a dozen headers of their own.
+        # Allow any header: SDKs in browsers send a dozen of their own.
         allow_headers=("*",),
         expose_headers=exposed,
         max_age=_MAX_AGE_S,

@@ -1,4 +1,4 @@
-"""An end that no client notices: whoever is about to send a request still gets an answer."""
+"""A shutdown that no client notices: requests that are just being sent still get an answer."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,9 +10,9 @@ _POLL_S = 0.02
 
 
 async def serve_last_requests(state: ServerState, *, grace_s: float, is_hurried: Callable[[], bool]) -> None:
-    """Keep idle connections for `grace_s`: a request may be on its way on them, above all on the newest.
+    """Keep idle connections open for `grace_s`, because a request may be on its way on them, above all on new ones.
 
-    Every answer from now on tells the client that the connection ends with it.
+    From now on every answer carries `Connection: close`.
     """
     state.default_headers = [*state.default_headers, _CLOSE]
     for connection in list(state.connections):
@@ -20,7 +20,7 @@ async def serve_last_requests(state: ServerState, *, grace_s: float, is_hurried:
             connection.shutdown()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
-    # Polled: uvicorn tells nobody when a connection ends.
+    # Polled, because uvicorn has no notification for the end of a connection.
     while loop.time() < deadline and not is_hurried() and any(map(_is_idle, state.connections)):  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
 

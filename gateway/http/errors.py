@@ -1,4 +1,4 @@
-"""What the gateway refuses and how it fails: the class is the meaning, the HTTP status sits on the class."""
+"""The gateway's refusals and failures. The class is the meaning; each class has its HTTP status."""
 
 import math
 from collections.abc import Mapping
@@ -108,8 +108,8 @@ class _RetryLater(GatewayError):
 
 
 class LimitReached(_RetryLater):
-    """`code` names the limit that binds, `scope` whom it binds: `tenant`, `key:ID`, `user:ID`; can_pass: later, as it
-    is."""
+    """code: the limit that was reached. scope: whose limit it is: `tenant`, `key:ID` or `user:ID`. can_pass: whether
+    the same request can succeed later."""
 
     status, type = 429, "rate_limit_error"
 
@@ -141,13 +141,13 @@ class Unavailable(_RetryLater):
 
 
 class UpstreamFailed(GatewayError):
-    """A worker broke its answer; what it had sent until then has been passed on."""
+    """A worker failed. Any part of its answer sent before that has been passed on."""
 
     status, type, code = 502, "server_error", "upstream_failed"
 
 
 class UpstreamRefused(GatewayError):
-    """A worker refused the request as sent: its status and its body, in OpenAI's shape, are the answer."""
+    """A worker refused the request. Its status and its body, in OpenAI's format, are the answer."""
 
     code = "upstream_refused"
 

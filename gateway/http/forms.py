@@ -1,4 +1,4 @@
-"""A `multipart/form-data` body, part by part as it comes: nothing of a file is kept, in memory or on disk."""
+"""Reads a `multipart/form-data` body part by part as it arrives. No file is buffered whole, in memory or on disk."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ def is_form(scope: Scope) -> bool:
 
 
 class Part:
-    """To be read to its end before the next one is asked for."""
+    """One part of the form. Read it to its end before asking for the next."""
 
     def __init__(self, form: "Form", name: str, filename: str | None) -> None:
         self._form = form
@@ -50,7 +50,7 @@ class Part:
 
 
 class Form:
-    """Methods raise InvalidRequest for what is no form, and for one that was cut."""
+    """Methods raise InvalidRequest if the body is not a valid form or was cut off."""
 
     def __init__(self, chunks: AsyncIterator[bytes], content_type: str) -> None:
         _, options = parse_options_header(content_type)
@@ -59,7 +59,7 @@ class Form:
             raise InvalidRequest("the Content-Type names no boundary")
         self._chunks = chunks
         self._events: deque[Part | bytes | None] = deque()
-        """Parts as they begin, what they hold, and None at the end of each."""
+        """For each part: the Part at its beginning, its data, and None at its end."""
         self._num_parts = 0
         self._headers: dict[bytes, bytes] = {}
         self._field = self._value = b""
@@ -79,7 +79,7 @@ class Form:
         )
 
     async def next_part(self) -> Part | None:
-        """None after the last one, once the form has come whole."""
+        """The next part; None after the last one, once the whole form has arrived."""
         while not self._events and not self._is_over:
             await self._parse_more()
         if not self._events:
@@ -104,7 +104,7 @@ class Form:
         except FormParserError as error:
             raise InvalidRequest(f"this is no multipart form: {error}"[:300]) from error
 
-    # What the parser tells, within `write`.
+    # Parser callbacks, called inside `write`.
 
     def _on_part_begin(self) -> None:
         self._num_parts += 1

@@ -1,4 +1,4 @@
-"""What all connections share: their bounds, a clock, and one sweep a second instead of timers for each of them."""
+"""The state that all connections share: their bounds, a clock, and one sweep a second instead of a timer for each."""
 
 import asyncio
 import logging
@@ -16,7 +16,9 @@ _log = logging.getLogger(__name__)
 NEVER = math.inf
 MAX_UNSENT_BYTES = 131072
 CROWDED_SHARE = 0.9
-"""Above this share of `max_connections`, connections that wait for a next request are closed."""
+"""From this share of `max_connections`, connections that wait for a next request are closed. If these are not enough,
+those that sent nothing within `SILENT_S` of connecting are closed, too."""
+SILENT_S = 2.0
 _LOG_EVERY_S = 60.0
 
 
@@ -24,9 +26,9 @@ _LOG_EVERY_S = 60.0
 class Bounds:
     max_connections: int
     head_s: float = 10.0
-    """From connecting, or from a later request's first byte, until its headers are whole."""
+    """Time for a request's headers to arrive, from connecting or, for a later request, from its first byte."""
     body_s: float = 30.0
-    """From the headers until the body is whole; a large body gets more, as `MIN_BYTES_PER_S` says."""
+    """Time for a body to arrive after its headers. A large body gets more time, by `MIN_BYTES_PER_S`."""
     keep_alive_s: float = 30.0
     """How long a connection may wait for its next request."""
     stalled_s: float = 30.0
@@ -38,13 +40,15 @@ class Bounds:
 
 
 class Swept(Protocol):
-    """A connection, as far as the sweep sees it. Times are on the front door's clock."""
+    """A connection as the sweep sees it. Times are on the front door's clock."""
 
     deadline: float
     write_deadline: float
 
     @property
     def is_idle(self) -> bool: ...
+    @property
+    def is_silent(self) -> bool: ...
     def expire(self) -> None: ...
     def cut(self) -> None: ...
 
@@ -53,10 +57,10 @@ class FrontDoor:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.now = 0.0
-        """Seconds, renewed by each sweep. It stands still while the event loop is blocked: what a client had sent
-        by then is not yet read, and our own slowness is no fault of the client."""
+        """The clock in seconds, advanced by each sweep. It stops while the event loop is blocked, because data that
+        clients have sent is then not read, and our own slowness must not count against them."""
         self.turn_away: Callable[[Mapping[str, Any]], Refusal | None] | None = None
-        """Asked with an ASGI scope, before any application is called, and often: whether the request is refused."""
+        """Called with the ASGI scope of every request, before any application; returns a refusal or None."""
         self.refused: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
         self._tell_at = 0.0
@@ -73,20 +77,26 @@ class FrontDoor:
             self._tell()
 
     def sweep(self, connections: list[Swept]) -> None:
-        now, is_crowded = self.now, len(connections) >= CROWDED_SHARE * self.bounds.max_connections
+        now = self.now
         for connection in connections:
             if connection.write_deadline <= now:
                 self.note("client did not read")
                 connection.cut()
-            elif connection.deadline <= now or (is_crowded and connection.is_idle):
+            elif connection.deadline <= now:
+                connection.expire()
+        most = CROWDED_SHARE * self.bounds.max_connections
+        if len(connections) >= most:
+            idle = [connection for connection in connections if connection.is_idle]
+            silent = [connection for connection in connections if connection.is_silent]
+            for connection in idle if len(connections) - len(idle) < most else [*idle, *silent]:
                 connection.expire()
 
     def note(self, reason: str) -> None:
-        """Count what was refused before any application code saw it."""
+        """Count a refusal that no application code saw."""
         self.refused[reason] += 1
 
     def _tell(self) -> None:
-        """One line a minute, however many there were."""
+        """Log at most one line a minute, however many refusals there were."""
         if self.now < self._tell_at or self.refused == self._told:
             return
         counts = ", ".join(f"{reason}: {count}" for reason, count in (self.refused - self._told).most_common())
@@ -95,10 +105,10 @@ class FrontDoor:
 
 
 def bound_unsent(listener: socket.socket) -> None:
-    """How much the kernel keeps for a client that does not read: without this, megabytes that nobody may ever want.
+    """Bound the unsent data that the kernel buffers for a client that does not read; otherwise it would be megabytes.
 
-    What is under way in the network does not count, so that a distant client's speed is not bounded. Connections
-    inherit it.
+    Data already in flight in the network does not count, so the speed of a distant client is not limited. Connections
+    inherit the option from the listener.
     """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if option is not None:

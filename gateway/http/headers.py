@@ -1,4 +1,4 @@
-"""A request's headers, checked by what holds on every route. The hot path reads them here, too: about a microsecond."""
+"""A request's headers, checked against the rules of all routes. The hot path uses this, too: about a microsecond."""
 
 from collections import Counter
 
@@ -8,11 +8,12 @@ RawHeaders = list[tuple[bytes, bytes]]
 Headers = dict[bytes, bytes]
 
 _ONCE = (b"authorization", b"host", b"content-type", b"content-encoding")
-"""Two of them are two requests in one: a proxy and we might each believe another."""
+"""Headers that may come only once: given two, a proxy and we might each believe a different one."""
 
 
 def read_headers(raw: RawHeaders) -> Headers:
-    """By lower-case name; of a name that comes twice, the last. Raises InvalidRequest or UnsupportedMediaType."""
+    """Headers by lower-case name. If a name is repeated, the last value counts. Raises InvalidRequest or
+    UnsupportedMediaType."""
     headers = dict(raw)
     if len(headers) != len(raw):
         _refuse_twins(raw)
@@ -26,7 +27,7 @@ def read_headers(raw: RawHeaders) -> Headers:
 
 
 def check_json(headers: Headers) -> None:
-    """Raises UnsupportedMediaType where the Content-Type says that the body is not JSON. It may be absent."""
+    """Raises UnsupportedMediaType if there is a Content-Type and it is not JSON."""
     content_type = headers.get(b"content-type")
     if content_type is None or content_type == b"application/json":
         return

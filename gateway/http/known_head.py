@@ -1,6 +1,6 @@
-"""A request's head that a connection has sent before: clients repeat theirs, but for the length of the body.
+"""A request head that the connection has sent before. Clients repeat the same head with only a different body length.
 
-The parser has checked every byte of it once, so that the next one needs to be compared, not parsed.
+The parser has checked every byte of it once, so the next one is compared instead of parsed.
 """
 
 import re
@@ -18,14 +18,14 @@ class KnownHead:
     before: bytes
     """Up to the digits of Content-Length."""
     after: bytes
-    """Behind them, with the empty line."""
+    """From behind these digits, including the empty line."""
     scope: Mapping[str, Any]
-    """ASGI's, of the request that was parsed."""
+    """The ASGI scope of the request that was parsed."""
     length_at: int
-    """Which of its headers is Content-Length."""
+    """The index of Content-Length in the scope's headers."""
 
     def body_in(self, data: bytes) -> bytes | None:
-        """The body, where `data` is this head with any length and a body that is as long, and nothing else."""
+        """The body, if `data` is exactly this head, with any Content-Length, and a body of that length; else None."""
         begin = len(self.before)
         if not data.startswith(self.before):
             return None
@@ -43,7 +43,7 @@ class KnownHead:
 
 
 def known_head(data: bytes, scope: Mapping[str, Any]) -> KnownHead | None:
-    """scope: of the one request that `data` was parsed to. None where its body was not told by one Content-Length."""
+    """scope: of the single request that `data` holds. None unless exactly one Content-Length announced its body."""
     end = data.find(_END) + len(_END)
     found = _LENGTH.search(data, 0, end)
     names = [name for name, _ in scope["headers"]]

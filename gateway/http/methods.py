@@ -1,4 +1,4 @@
-"""Which methods a path takes: what `Allow` says, over all routes of the path."""
+"""The methods that a path accepts, over all of its routes, for the `Allow` header."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def allowed_methods(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:
-    """Empty where there is no such path. HEAD is answered where GET is, OPTIONS everywhere."""
+    """Empty if there is no such path. HEAD is allowed wherever GET is, OPTIONS on every path."""
     known = list(routes)
     if scope["path"] == "*":
         return ["GET", "HEAD", "OPTIONS", *_METHODS[1:]]

@@ -1,8 +1,9 @@
-"""The one HTTP client for addresses that somebody else gives: webhooks, tools and guardrails of tenants,
-identity providers.
+"""The one HTTP client for addresses that somebody else supplies: tenants' webhooks, tools and guardrails, and identity
+providers.
 
-The address is checked where the socket is made for it: a name that means something else a moment later is checked as
-what it means then. No redirects, no proxies, no cookies, no connection is used twice; time and size are bounded.
+The address is checked when its socket is created, so that a name which resolves differently a moment later (DNS
+rebinding) is checked as what it resolves to then. There are no redirects, proxies or cookies, and no connection is
+reused. Time and size are bounded.
 """
 
 import socket
@@ -23,17 +24,17 @@ CONNECT_S = 5.0
 TOTAL_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_CONNECTIONS = 100
-"""At once; who comes then waits, in its own time."""
+"""Concurrent connections. Further requests wait, and the wait counts towards their own time limit."""
 MAX_URL_CHARS = 2000
 _REFUSED_WORDS = "its address is not a public one"
 
 
 Reason = Literal["refused", "redirect", "timeout", "too_large", "failed"]
-"""refused: the address is not allowed; failed: no connection, or none to the end."""
+"""refused: the address is not allowed. failed: no connection, or it broke before the answer's end."""
 
 
 class OutboundFailed(Exception):
-    """No answer, or none that may be read: the message says why, in words that a tenant may see."""
+    """There was no answer, or one that may not be read. The message says why, and tenants may see it."""
 
     def __init__(self, message: str, *, reason: Reason) -> None:
         super().__init__(message)
@@ -51,7 +52,7 @@ class OutboundAnswer:
 
 
 class Outbound:
-    """`close` it at the end. resolver: for tests of names that change their meaning."""
+    """The owner must call `close`. resolver: for tests of names that change their address."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Outbound:
         await self._resolver.close()
 
     def check_url(self, url: str) -> None:
-        """What can be told before connecting. Raises InvalidRequest."""
+        """Check everything that can be checked before connecting. Raises InvalidRequest."""
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
@@ -99,8 +100,8 @@ class Outbound:
         total_s: float | None = None,
         max_answer_bytes: int | None = None,
     ) -> OutboundAnswer:
-        """Raises OutboundFailed; an answer of any status but a redirect is one. total_s, max_answer_bytes: in place of
-        the usual bounds."""
+        """Raises OutboundFailed. Any status except a redirect counts as an answer. total_s, max_answer_bytes: override
+        the default bounds."""
         return await self._ask("POST", url, body, headers, total_s=total_s, max_answer_bytes=max_answer_bytes)
 
     async def get(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> OutboundAnswer:
@@ -148,7 +149,7 @@ class Outbound:
                 connector=connector,
                 timeout=self._timeout,
                 trust_env=False,
-                # A small answer could become a large one.
+                # A small compressed answer could decompress into a large one.
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"user-agent": "tiergate", "accept-encoding": "identity"},
@@ -156,7 +157,7 @@ class Outbound:
         return self._session
 
     def _make_socket(self, address_info: Any) -> socket.socket:
-        """For the very address that is connected to next. Raises OSError for one that is not allowed."""
+        """The socket for exactly the address that is connected to next. Raises OSError if it is not allowed."""
         family, kind, protocol, _, target = address_info
         address = parse_address(str(target[0]))
         if address is None or not is_allowed(address, self._allowed_private):
@@ -177,7 +178,7 @@ async def _read(answer: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 
 def _words(error: Exception) -> str:
-    """Nothing of ours: neither addresses that a name means in here, nor paths."""
+    """A message for tenants. It reveals neither the addresses that a name resolves to in our network, nor paths."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, _AddressRefused) or "not a public one" in str(cause):

@@ -1,4 +1,4 @@
-"""Lists: `{"data": [...], "next": cursor | null}`, taking `limit` and `after`."""
+"""Paged lists: `{"data": [...], "next": cursor | null}`, with the parameters `limit` and `after`."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, TypeVar
@@ -47,7 +47,7 @@ async def fetch_page(
 ) -> Page[S]:
     """One page of `query` in the order of the unique `column`, whose last value is the next cursor.
 
-    is_newest_first: the other way round, for a `column` that grows with time.
+    is_newest_first: in descending order, for a `column` that grows with time.
     """
     if page.after is not None:
         last = _cursor(column, page.after)

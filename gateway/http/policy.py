@@ -1,4 +1,4 @@
-"""What holds on every route but completions, which read their headers themselves, before any of them runs."""
+"""Header checks that run before every route except completions, which check their headers themselves."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,7 +27,7 @@ class RequestPolicy:
         trusted_proxies: Networks,
         takes_form: Callable[[Scope], bool] = lambda _: False,
     ) -> None:
-        """takes_form: whether the request is a form of files that its route reads."""
+        """takes_form: whether the request is a file upload form that its route reads."""
         self._app = app
         self._takes_form = takes_form
         self._routes = routes
@@ -44,7 +44,7 @@ class RequestPolicy:
         if scope["method"] == "OPTIONS" and (allowed := allowed_methods(self._routes(), scope)):
             return await Response(status_code=204, headers={"allow": ", ".join(allowed)})(scope, receive, send)
         if scope["method"] == "HEAD":
-            # The server keeps the body of the answer to itself.
+            # The server does not send the answer's body.
             scope = {**scope, "method": "GET"}
         if self._trusted and b"x-forwarded-for" in headers:
             scope = {**scope, **self._seen_by_proxies(scope, headers)}
@@ -58,7 +58,7 @@ class RequestPolicy:
         try:
             check_json(headers)
         except UnsupportedMediaType:
-            # What is not there at all is answered by its own refusal.
+            # An unknown path or method is refused as such instead.
             if scope["method"] in allowed_methods(self._routes(), scope):
                 raise
 

@@ -1,4 +1,4 @@
-"""Who the client is, when proxies stand between: only what a trusted one says about its own peer counts."""
+"""The client's address behind proxies: only the statement of a trusted proxy about its own peer counts."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -10,8 +10,8 @@ Networks = Sequence[IPv4Network | IPv6Network]
 def client_address(peer: str, forwarded_for: Sequence[str], trusted: Networks) -> str:
     """The right-most address of `peer` and the X-Forwarded-For lines that is not trusted.
 
-    What stands left of it was written by the client itself. Where an entry is no address, the proxy that passed it on
-    is the last that is known.
+    Entries to its left were written by the client itself. If an entry is not an address, the result is the proxy that
+    passed it on, the last known address.
     """
     client = peer
     hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
@@ -24,13 +24,13 @@ def client_address(peer: str, forwarded_for: Sequence[str], trusted: Networks) -
 
 
 def is_within(host: str, networks: Networks) -> bool:
-    """False for what is no address."""
+    """False if `host` is not an address."""
     address = _address(host)
     return address is not None and any(address in network for network in networks)
 
 
 def _address(text: str) -> Address | None:
-    """Of `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`; `::ffff:192.0.2.1` is the IPv4 address."""
+    """Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` and `[2001:db8::1]:80`; `::ffff:192.0.2.1` becomes IPv4."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

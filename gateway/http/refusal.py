@@ -1,4 +1,4 @@
-"""An error as an answer that no application has to give."""
+"""An error as a ready-made answer that needs no application."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from protocol.ids import new_request_id
 class Refusal:
     status: int
     block: bytes
-    """Header lines, the body's Content-Length among them."""
+    """Header lines, including the body's Content-Length."""
     body: bytes
 
 
@@ -27,7 +27,7 @@ def refusal_of(error: GatewayError, **more_headers: str) -> Refusal:
 
 
 class RepeatedRefusal:
-    """An error that thousands of requests a second are refused with: rendered once, apart from the request id."""
+    """An error that refuses thousands of requests a second, so all of it except the request id is rendered once."""
 
     def __init__(self, error: GatewayError) -> None:
         first = refusal_of(error)

@@ -1,4 +1,4 @@
-"""The one place where an error becomes bytes: OpenAI's shape on every path."""
+"""The one place where errors are rendered to bytes, in OpenAI's format on every path."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ from protocol.errors import ProtocolError, encode_error
 
 _log = logging.getLogger(__name__)
 
-# What OpenAI's API has below /v1 and we do not serve. Of `organization` we serve usage and costs.
+# Parts of OpenAI's API below /v1 that we do not serve. Of `organization` we serve usage and costs.
 _UNSUPPORTED = frozenset(
     {
         "images",
@@ -39,11 +39,11 @@ _UNSUPPORTED = frozenset(
     | {"chatkit", "skills"}
 )
 _UNSUPPORTED_PATHS = re.compile(r"/v1/(responses/([^/]+/cancel|compact|input_tokens)|chat/completions/.+)")
-"""The same, below what we serve."""
+"""Unsupported paths below resources that we do serve."""
 
 
 def error_body(error: Exception) -> bytes:
-    """The JSON body; anything that is not ours is a bug of ours and tells the client nothing of its inside."""
+    """The JSON body. An exception other than our error classes is a bug; its details are hidden from the client."""
     if isinstance(error, UpstreamRefused):
         return error.body
     if isinstance(error, GatewayError | ProtocolError):
@@ -67,7 +67,7 @@ def error_headers(error: Exception) -> dict[str, str]:
 
 
 def error_event(error: Exception) -> bytes:
-    """The same error inside a stream that has begun."""
+    """The error as an event in a stream that has begun."""
     return data_event(error_body(error))
 
 
@@ -93,7 +93,7 @@ async def _render_validation(_request: Request, error: Exception) -> Response:
         return error_response(_invalid_json())
     path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     param = ".".join(path) or None
-    # What our own checks raise comes with the class of the exception in front.
+    # pydantic puts this prefix before the messages of our own checks.
     message = first["msg"].removeprefix("Value error, ")
     return error_response(InvalidRequest(f"{param or 'body'}: {message}", param=param))
 
@@ -110,7 +110,7 @@ async def _render_http(request: Request, error: Exception) -> Response:
 async def _render_bug(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     response = error_response(error)
-    # The server closes it now; a client that is not told loses its next request there.
+    # The server closes the connection now. Without this header the client would lose its next request on it.
     response.headers["connection"] = "close"
     return response
 
@@ -131,7 +131,7 @@ def _http_error(request: Request, status: int) -> GatewayError:
     if status == 405:
         return MethodNotAllowed(f"{path} does not take {request.method}")
     if status == 400:
-        # Raised by FastAPI alone, for a body that it cannot parse.
+        # Only FastAPI raises this, for a body that it cannot parse.
         return _invalid_json()
     other = InvalidRequest(HTTPStatus(status).phrase) if status < 500 else GatewayError(HTTPStatus(status).phrase)
     other.status = status

@@ -1,4 +1,4 @@
-"""Every answer carries `x-request-id` and is counted; completions make their own, which is their usage event's too."""
+"""Every answer carries `x-request-id` and is counted. Completions make their own id, shared with their usage event."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _AREAS = frozenset({"v1", "admin", "dashboard", "health", "ready", "metrics"})
 
 class RequestIds:
     def __init__(self, app: ASGIApp, *, count: Callable[[tuple[str, str]], None]) -> None:
-        """count: takes the status and the first part of the path, as far as it is one of ours."""
+        """count: called with the status and the first segment of the path, or `other` for an unknown segment."""
         self._app = app
         self._count = count
 

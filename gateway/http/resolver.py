@@ -1,5 +1,5 @@
-"""Names that tenants give are looked up on threads of their own: a name server that does not answer holds its thread
-for many seconds, and on the loop's own threads prompts are tokenized."""
+"""Host names that tenants supply are resolved on separate threads: a name server that does not answer blocks a thread
+for many seconds, and the event loop's default threads are needed to tokenize prompts."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 MAX_LOOKUPS = 64
-"""At once. What waits longer than its request may is given up."""
+"""Concurrent lookups. A lookup that waits longer than its request's time limit is given up."""
 
 
 class ApartResolver(AbstractResolver):
@@ -35,7 +35,7 @@ class ApartResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        # A thread that waits for a name server is not waited for.
+        # Do not wait for threads that are waiting for a name server.
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

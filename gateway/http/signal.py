@@ -1,4 +1,4 @@
-"""An event for one waiter, at a fifth of what asyncio's costs: every request makes one and sets it three times."""
+"""An event for one waiter, at a fifth of the cost of asyncio's: every request makes one and sets it three times."""
 
 import asyncio
 

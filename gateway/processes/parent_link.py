@@ -1,4 +1,4 @@
-"""A child's side of the link: it tells its parent what becomes of it and answers what it is asked."""
+"""The child's end of the link: reports its state to the parent and answers the parent's requests."""
 
 import asyncio
 import itertools
@@ -51,28 +51,30 @@ class ParentLink:
         await self._link.close()
 
     async def add_siblings(self, own: Snapshot) -> Snapshot:
-        """What all processes measured. Raises Unavailable."""
+        """The metrics of all processes. Raises Unavailable."""
         number = next(self._numbers)
         answer = self._gathering[number] = asyncio.get_running_loop().create_future()
         self._link.send(Gather(number, own))
         try:
             return await asyncio.wait_for(answer, GATHER_DEADLINE_S)
         except TimeoutError:
-            # A part of the whole would look like a restart to Prometheus.
+            # A partial sum would look like a counter reset to Prometheus.
             raise Unavailable("the gateway's other processes did not answer in time", retry_after_s=5) from None
         finally:
             del self._gathering[number]
 
     async def follow(self, server: uvicorn.Server, measure: Callable[[], Snapshot]) -> None:
-        """Do what the parent says, until it is gone; then stop serving."""
+        """Follow the parent's messages until it is gone; then stop serving."""
         stand_in = StandIn(server, self._inherited)
         while (message := await self._link.receive()) is not None:
             match message:
                 case Measure():
                     self._link.send(Measured(measure()))
                 case Gathered(number, all):
-                    if number in self._gathering:
-                        self._gathering[number].set_result(all)
+                    waiting = self._gathering.get(number)
+                    # A caller that gave up in this turn of the loop has not removed its future yet.
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(all)
                 case StandInFor(slots):
                     stand_in.accept_for(slots)
                 case HurryUp():

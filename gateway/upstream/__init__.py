@@ -1,1 +1,1 @@
-"""Connections to the members of the fleet: workers of ours and other OpenAI-compatible servers."""
+"""Connections to the members of the fleet: our own workers and other OpenAI-compatible servers."""

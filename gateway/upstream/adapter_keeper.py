@@ -1,4 +1,5 @@
-"""The adapters of the store and the workers that serve them: what fits which model, and what a worker may forget."""
+"""Keeps stored adapters and workers in step: checks which adapter fits which model, and unloads and removes unused
+ones."""
 
 import asyncio
 import logging
@@ -28,7 +29,8 @@ ROUND_S = 0.5
 TIDY_S = 60.0
 LEASE = timedelta(seconds=90)
 FORGOTTEN_AFTER_S = 2 * REFRESH_S
-"""A worker may have an adapter that our catalog does not know yet, because another gateway took it."""
+"""An adapter must be unknown for this long before it is unloaded: another gateway may have registered it, and our
+catalog may not know it yet."""
 UNLOAD_DEADLINE_S = 10.0
 
 
@@ -52,7 +54,7 @@ class AdapterKeeper:
         self._holder = holder
         self._kept_for = max(KEPT_UNUSED, timedelta(seconds=1.5 * request_timeout_s))
         self._strays: dict[tuple[str, str], float] = {}
-        """(worker, adapter's name there) -> since when no adapter of the catalog is of it."""
+        """(worker id, adapter's name there) -> since when the catalog has no adapter of that name."""
         self._tidy_at = 0.0
 
     async def keep_forever(self) -> None:
@@ -68,7 +70,7 @@ class AdapterKeeper:
             await asyncio.sleep(ROUND_S)
 
     async def settle(self) -> None:
-        """Variants that waited for a worker's word are ready, or refused."""
+        """Check pending variants against the workers' base models, and mark them ready or refused."""
         bases = adapter_bases(self._registry.fleet)
         pending = [adapter for adapter in self._catalog.current.adapters.values() if adapter.is_pending]
         waiting = {model for adapter in pending for model in adapter.unready}
@@ -78,7 +80,7 @@ class AdapterKeeper:
             self._registry.redraw()
 
     async def unload_strays(self) -> None:
-        """Adapters that were deleted or replaced free their memory; a worker lets requests under way end first."""
+        """Unload deleted and replaced adapters from workers. A worker lets requests under way finish first."""
         catalog, now = self._catalog.current, time.monotonic()
         known = {name for adapter in catalog.adapters.values() for name in adapter.variants.values()}
         strays = {
@@ -90,7 +92,7 @@ class AdapterKeeper:
         self._strays = {stray: self._strays.get(stray, now) for stray in strays}
         due = [stray for stray, since in self._strays.items() if now - since > FORGOTTEN_AFTER_S]
         if due and self._catalog.read_at <= max(self._strays[stray] for stray in due):
-            # The database is away: what it holds now is not known.
+            # The catalog has not been read since, so the database may be away and the adapter may exist by now.
             return
         await asyncio.gather(*(self._unload(strays[stray], stray[1]) for stray in due))
 
@@ -113,12 +115,12 @@ class AdapterKeeper:
                 finally:
                     answer.close()
         except (MemberFailed, MemberRefused, TimeoutError) as error:
-            # Another gateway was first, or the next round tries again.
+            # Either another gateway has unloaded it already, or the next round tries again.
             _log.debug("%s keeps %s: %s", member.worker_id, name, error)
 
 
 def adapter_bases(fleet: Fleet) -> Mapping[str, AdapterBase]:
-    """By model, as the first of its workers tells: all replicas of a pool serve one model."""
+    """Base model descriptions by model id, as reported by the pool's first worker: all replicas serve one model."""
     return {
         pool.model_id: base
         for pool in fleet.pools.values()

@@ -1,4 +1,4 @@
-"""Tokenizers and templates of the pools, fetched from their workers once, for counting prompts at the gateway."""
+"""The pools' tokenizers and chat templates, fetched from workers once, so that the gateway can count prompt tokens."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ class BundleStore:
         self._retry_at: dict[str, float] = {}
 
     def bundle_of(self, pool: str) -> Bundle | None:
-        """None: not known yet, or never; count an upper bound then."""
+        """None if the bundle is not known yet or never will be; callers then count an upper bound."""
         return self._bundles.get(pool)
 
     async def fetch_forever(self) -> None:

@@ -1,4 +1,4 @@
-"""HTTP to members: what is sent, and which failures another replica may make good."""
+"""HTTP to members: sends requests, and tells which failures another replica may recover from."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ _WRONG_KEY = 401
 
 
 class MemberFailed(Exception):
-    """A member could not be reached, broke off or answered that it cannot now; another may.
+    """A member could not be reached, broke off or answered that it cannot serve now. Another member may.
 
-    is_reachable: it answered, or the fault was ours, so that other requests need not avoid it.
-    is_missing: it does not have the model or adapter that we took it to have. is_fault: an error of its own, which may
-    be the request's alone; many in a row are the member's.
+    is_reachable: the member answered, or the fault was ours, so other requests need not avoid it.
+    is_missing: it does not have the model or adapter that we expected. is_fault: an internal error of the member. A
+    single one may be caused by the request alone; many in a row count against the member.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class MemberFailed(Exception):
 
 
 class MemberRefused(Exception):
-    """A member refused the request as sent; the others would too."""
+    """A member refused the request itself; the other members would refuse it, too."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"status {status}")
@@ -52,7 +52,7 @@ class MemberRefused(Exception):
 
 
 class Answer:
-    """A member's answer with status 200, to be closed. What reads raises MemberFailed."""
+    """A member's answer with status 200. The caller must close it. Reading raises MemberFailed."""
 
     __slots__ = ("_connection", "_origin", "_pool", "_worker_id")
 
@@ -63,11 +63,12 @@ class Answer:
         self._worker_id = worker_id
 
     def close(self) -> None:
-        """Left before its end, the member stops computing it."""
+        """If the answer is not complete, this makes the member stop computing it."""
         self._pool.end(self._origin, self._connection)
 
     def end(self) -> None:
-        """All that matters was read: the connection is kept, if what ends the answer's form comes by itself."""
+        """Everything that matters was read. The connection is reused once the rest of the answer, such as its last
+        chunk, has arrived."""
         self._connection.may_linger = True
 
     @property
@@ -78,14 +79,14 @@ class Answer:
         return self._connection.headers.get(name)
 
     async def next_chunk(self) -> bytes:
-        """All of the body that has arrived since; b"" at its end."""
+        """All of the body that has arrived since the last call; b"" at its end."""
         try:
             return await self._connection.next_chunk()
         except TransportFailed as failure:
             raise _as_member_failure(self._worker_id, failure) from failure
 
     async def read(self) -> bytes:
-        """All of the body that is left."""
+        """The rest of the body."""
         try:
             return await _read_all(self._connection)
         except TransportFailed as failure:
@@ -93,12 +94,13 @@ class Answer:
 
 
 class WorkerClient:
-    """One pool of connections to all members. `async with WorkerClient(settings)`; run `sweep_forever` beside it."""
+    """A pool of connections to all members. Use `async with WorkerClient(settings)`, and run `sweep_forever` beside
+    it."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._worker_keys: tuple[str | None, ...] = settings.worker_keys or (None,)
         self._accepted: dict[str, tuple[str | None, ...]] = {}
-        """Where another worker key than the first is taken: the keys, in the order in which they are tried."""
+        """For members that accept a worker key other than the first: the keys in the order in which they are tried."""
         members = [member for pool in settings.all_pools.values() for member in pool.members]
         self._api_keys = {
             member.url: os.environ.get(member.api_key_env, "") for member in members if member.api_key_env
@@ -123,9 +125,10 @@ class WorkerClient:
     async def post(
         self, member: Member, path: str, body: bytes, headers: Mapping[str, str], *, shows_life: bool = False
     ) -> Answer:
-        """An answer with status 200; `headers` come on top of the usual. Raises MemberFailed or MemberRefused.
+        """Returns an answer with status 200. `headers` are sent in addition to the usual ones. Raises MemberFailed or
+        MemberRefused.
 
-        shows_life: the member says something every few seconds, whatever it waits for.
+        shows_life: the member sends something every few seconds even while it waits; a shorter silence limit applies.
         """
         origin = parse_origin(member.url)
         named = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -182,14 +185,14 @@ class WorkerClient:
             is_fault = status in _FAULTS
             raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True, is_fault=is_fault)
         if status == 404:
-            # The client's own names were checked before; this one is between us and the member.
+            # The client's names were checked before, so here our view of the member is wrong.
             raise MemberFailed(f"{member.worker_id} does not have what we ask for", is_reachable=True, is_missing=True)
         if status in (401, 403) or status < 400:
             raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
         raise MemberRefused(status, body)
 
     def _keys_for(self, url: str, *, engine: str) -> tuple[str | None, ...]:
-        """In the order in which they are tried; one that is wrong costs an answer without any work."""
+        """The keys in the order in which they are tried. A wrong key costs only one round trip."""
         own = self._api_keys.get(url)
         if own or engine != "tiergate":
             return (own or None,)
@@ -199,7 +202,7 @@ class WorkerClient:
         self._accepted[url] = (key, *(other for other in self._worker_keys if other != key))
 
     def _head(self, method: str, origin: Origin, path: str, url: str, key: str | None) -> str:
-        """Made once for each place and key, and kept: there are as many as members and paths."""
+        """The request head, cached by method, path, URL and key. There are only as many as members times paths."""
         head = self._heads.get((method, path, url, key))
         if head is None:
             head = self._heads[(method, path, url, key)] = self._make_head(method, origin, path, key)
@@ -214,7 +217,7 @@ class WorkerClient:
 
 
 def adapter_unavailable(member: Member) -> MemberFailed:
-    """It is well, and serves others."""
+    """The failure of a member that is healthy but cannot load the adapter now."""
     return MemberFailed(f"{member.worker_id} cannot load the adapter now", is_reachable=True, is_missing=True)
 
 

@@ -1,4 +1,4 @@
-"""The members that the configuration lists: checked for health, because they do not register."""
+"""The members listed in the configuration. We check their health, because they do not register."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ CHECK_S = 2.0
 CHECK_DEADLINE_S = 2.0
 ASK_METRICS_AGAIN_S = 60.0
 _SHARES = 1000
-"""Of a KV cache whose usage is told as a number from 0 to 1."""
+"""The number of blocks assumed for a KV cache whose usage is reported as a number from 0 to 1."""
 _SLOTS = 64
-"""That such a server has, for want of its word."""
+"""The number of slots assumed for a foreign server, since it does not report them."""
 
 
 class FixedMembers:
@@ -35,7 +35,7 @@ class FixedMembers:
         self._ask_metrics_at: dict[str, float] = {}
 
     def members(self) -> list[tuple[str, Member]]:
-        """(pool, member), each as last seen."""
+        """(pool name, member) for each member, as last seen."""
         return self._current
 
     async def check_forever(self) -> None:
@@ -59,13 +59,14 @@ class FixedMembers:
             return _member(config, pool.model, is_healthy=False)
 
     async def _check_foreign(self, pool: PoolConfig, config: MemberConfig) -> Member:
-        # Any answer below 500 tells that a foreign server is up: not all let our key list models.
+        # Any status below 500 shows that a foreign server is up: not every server lets our key list models.
         status, body = await self._get(config, "/v1/models")
         load = await self._foreign_load(pool, config, body) if status == 200 else None
         return _member(config, pool.model, load=load, is_healthy=status < 500)
 
     async def _foreign_load(self, pool: PoolConfig, config: MemberConfig, models: bytes) -> LoadReport | None:
-        """Of servers that tell it, in the form that ours have; whoever does not is asked rarely."""
+        """The load of a server that reports it, in the format of our own workers' reports. Servers that do not report
+        it are polled rarely."""
         now = time.monotonic()
         if now < self._ask_metrics_at.get(config.url, 0.0):
             return None
@@ -73,7 +74,7 @@ class FixedMembers:
             names = {model.id for model in _MODELS.decode(models).data}
             status, text = await self._get(config, "/metrics")
         except (MemberFailed, msgspec.MsgspecError):
-            # It did answer /v1/models.
+            # The server has answered /v1/models, so it still counts as up.
             return None
         told = read_metrics(text) if status == 200 else None
         if told is None:
@@ -97,7 +98,7 @@ _MODELS = msgspec.json.Decoder(_ModelList)
 
 
 def _as_report(told: ForeignLoad, pool: PoolConfig, config: MemberConfig, names: set[str]) -> LoadReport:
-    """names: all that the server serves, the model's and its adapters'."""
+    """names: everything that the server serves, that is, the model and its adapters."""
     num_free = _SHARES if told.kv_usage is None else round(_SHARES * (1 - told.kv_usage))
     model = config.model or pool.model
     return LoadReport(

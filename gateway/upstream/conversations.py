@@ -1,8 +1,8 @@
-"""Conversations that went to the large pool lately: they stay there, whatever their next message looks like alone.
+"""Conversations that recently went to the large pool stay there, whatever the next message looks like on its own.
 
-Their beginning is in the caches of its replicas, and "go on" is as hard as what it goes on with. A conversation is
-known by what was said before its last answer, which the next request repeats. Kept in this process and, for the others,
-in Redis, which is asked only where the answer could change something.
+Their prefix is in the caches of that pool's replicas, and a message such as "go on" is as hard as what it continues. A
+conversation is identified by the messages before its last answer, which the next request repeats. Entries are kept in
+this process and, for other gateways, in Redis, which is read only if its answer could change the decision.
 """
 
 import time
@@ -16,7 +16,7 @@ from protocol.messages import AssistantMessage, Message, content_text
 from router.ring import hash_key
 
 WARM_S = 600
-"""As long as this after its last answer."""
+"""How long a conversation stays warm after its last answer."""
 MAX_KEPT = 10_000
 _PREFIX = "tiergate:warm:"
 
@@ -28,7 +28,7 @@ class Conversations:
         self._until_s: OrderedDict[int, float] = OrderedDict()
 
     def note(self, tenant: str, messages: Sequence[Message]) -> None:
-        """The large pool has answered these."""
+        """Note that the large pool answers these messages."""
         key = _key(tenant, messages)
         self._keep(key, time.monotonic() + WARM_S)
         if not self._is_away():
@@ -36,11 +36,11 @@ class Conversations:
                 call = self._redis.send(encode("SET", f"{_PREFIX}{key:x}", "1", "EX", WARM_S))
             except AWAY:
                 return
-            # Nobody waits for it, and nothing is lost with it.
+            # Nobody waits for the result, and a failure loses nothing, so only retrieve the exception.
             call.future.add_done_callback(lambda over: over.cancelled() or over.exception())
 
     async def is_warm(self, tenant: str, messages: Sequence[Message]) -> bool:
-        """Whether the answer before these messages' last ones came from the large pool."""
+        """Whether the last answer in `messages` came from the large pool."""
         answers = [place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)]
         if not answers:
             return False

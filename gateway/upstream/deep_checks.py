@@ -1,4 +1,5 @@
-"""Our workers are asked now and then for a real completion, and one that failed before it gets requests again."""
+"""Deep checks: our workers are asked regularly for a real completion, and a failed worker must pass one before it gets
+requests again."""
 
 import asyncio
 import logging
@@ -13,10 +14,11 @@ _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 EVERY_S = 10.0
-"""Of a member that is well. A worker that answers others proves itself by that, and computes nothing for us."""
+"""The interval for a healthy member. A worker that is answering requests proves its health by them, and computes
+nothing for the check."""
 DEADLINE_S = 10.0
 LATE_S = 0.25
-"""A deadline that passes this late tells that we were slow, not the member."""
+"""If a deadline fires later than this, we were slow and not the member."""
 MAX_AT_ONCE = 32
 
 
@@ -73,5 +75,5 @@ class DeepChecks:
 
 
 def _spread(worker_id: str) -> float:
-    """0 to 1, so that not all members are asked in the same moment."""
+    """0 to 1, so that the members are not all checked at the same moment."""
     return zlib.crc32(worker_id.encode()) / 2**32

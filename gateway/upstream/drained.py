@@ -1,6 +1,6 @@
-"""Members that an operator keeps new requests away from, by address, known to every gateway through Redis.
+"""Members that an operator has drained of new requests, by address, shared by all gateways through Redis.
 
-By address, so that a worker which is restarted there stays drained until it is taken back.
+By address, so that a worker which is restarted there stays drained until the operator ends the drain.
 """
 
 import time
@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 DRAINED_KEY = "tiergate:drained"
 """A Redis hash: address -> when it was drained, in Unix seconds."""
 ABSENT_S = 7 * 24 * 3600.0
-"""An address where nobody is any more is forgotten, at the next drain, this long after its own."""
+"""An address without a member is forgotten this long after it was drained, when the next address is drained."""
 
 
 class Drained:
@@ -24,12 +24,12 @@ class Drained:
         return _address(url) in self._since
 
     async def read(self) -> None:
-        """Raises one of `redis_client.AWAY`; what was read last stands then."""
+        """Raises one of `redis_client.AWAY`, and then keeps the last state read."""
         found = await cast(Awaitable[dict[bytes, bytes]], self._redis.hgetall(DRAINED_KEY))
         self._since = {name.decode(errors="replace"): _seconds(value) for name, value in found.items()}
 
     async def change(self, url: str, *, is_drained: bool, present: Collection[str]) -> None:
-        """present: the addresses of all members there are. Raises one of `redis_client.AWAY`."""
+        """present: the addresses of all current members. Raises one of `redis_client.AWAY`."""
         address, now = _address(url), time.time()
         redis: Any = self._redis
         if not is_drained:

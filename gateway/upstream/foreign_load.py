@@ -1,4 +1,4 @@
-"""How busy another engine's server is, from the `/metrics` that it shows Prometheus."""
+"""How busy another engine's server is, from its Prometheus `/metrics`."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-# How many requests are computed, how many wait, and the share of the KV cache in use.
+# The numbers of running and of waiting requests, and the share of the KV cache in use.
 _NAMES: dict[bytes, str] = {
     b"vllm:num_requests_running": "running",
     b"vllm:num_requests_waiting": "waiting",
@@ -21,14 +21,14 @@ _NAMES: dict[bytes, str] = {
     b"llamacpp:requests_deferred": "waiting",
     b"llamacpp:kv_cache_usage_ratio": "kv",
 }
-# Found by search: a parser of the whole takes milliseconds, and most of it are histograms.
+# Found by search, because parsing the whole text, most of which is histograms, would take milliseconds.
 _SAMPLE = re.compile(rb"^(%s)(?:\{[^\n]*\})? +(\S+)" % b"|".join(map(re.escape, _NAMES)), re.MULTILINE)
 _MAX_COUNT = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignLoad:
-    """kv_usage: 0 to 1, None where the server does not tell."""
+    """kv_usage: 0 to 1; None if the server does not report it."""
 
     num_running: int
     num_waiting: int
@@ -36,7 +36,7 @@ class ForeignLoad:
 
 
 def read_metrics(text: bytes) -> ForeignLoad | None:
-    """None where the text does not tell how many requests wait. Several engines of one server are taken together."""
+    """None if the text does not report how many requests wait. Values of several engines in one server are combined."""
     found: dict[str, list[float]] = {"running": [], "waiting": [], "kv": []}
     for name, written in _SAMPLE.findall(_unquoted(text)):
         value = _number(written)
@@ -63,7 +63,7 @@ def _unquoted(text: bytes) -> bytes:
 
 
 def _number(written: bytes) -> float | None:
-    """What is negative, infinite or no number says nothing."""
+    """None for values that are negative, infinite or not a number."""
     try:
         value = float(written)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One loop keeps the gates of all pools up to date with the picture of the fleet."""
+"""A loop that updates the gates of all pools from the current fleet."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Which members may be asked: a circuit breaker and a slow start for each. No I/O, and the caller's clock."""
+"""Which members may get requests: a circuit breaker and a slow start for each. No I/O; times are the caller's clock."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from router.fleet import Member
 
 OPEN_S = 2.0
-"""For how long a member that failed is left alone; doubled each time that it fails its trial."""
+"""How long a failed member gets no requests; doubled each time that it fails its trial."""
 MAX_OPEN_S = 30.0
 MAX_STRIKES = 5
-"""Faults in a row that are no proof of death: an error of the server's own, a broken answer."""
+"""After this many failures in a row the breaker opens, even if none is fatal (such as an error of the server's own)."""
 MAX_FAILED_PROBES = 2
 SLOW_FACTOR = 5.0
-"""First tokens that take this many times as long as those of the pool's other members are a fault."""
+"""Times to first token of more than this many times the median of the pool's other members open the breaker."""
 SLOW_LEAST_MS = 2000.0
-"""Quicker ones never are."""
+"""Times to first token up to this never open the breaker."""
 SLOW_START_S = 10.0
 LEAST_WEIGHT = 0.1
 
@@ -36,19 +36,20 @@ class _Breaker:
     num_failed_probes: int = 0
     open_s: float = OPEN_S
     open_until: float | None = None
-    """None: closed. In the past: half open."""
+    """None: the breaker is closed. In the past: half open."""
     starts_at: float | None = None
-    """When its slow start began."""
+    """When the member's slow start began."""
 
 
 class Health:
-    """A member without an entry is well, and was never new."""
+    """A member without an entry is healthy and not in a slow start."""
 
     def __init__(self) -> None:
         self._breakers: dict[str, _Breaker] = {}
 
     def note_failure(self, worker_id: str, now: float, *, is_fatal: bool) -> bool:
-        """A request failed there; is_fatal: it could not be reached, broke off or fell silent. Whether it opened."""
+        """A request to the member failed. is_fatal: the member could not be reached, broke off or fell silent. Returns
+        whether the breaker opened."""
         breaker = self._breaker(worker_id)
         breaker.num_strikes += 1
         if not is_fatal and breaker.num_strikes < MAX_STRIKES and breaker.open_until is None:
@@ -64,7 +65,7 @@ class Health:
             self._close(breaker, now)
 
     def note_probe(self, worker_id: str, now: float, *, is_ready: bool) -> bool:
-        """A deep check of our own. Whether the breaker changed."""
+        """Note the result of a deep check. Returns whether the breaker changed."""
         breaker = self._breakers.get(worker_id)
         if is_ready:
             if breaker is None:
@@ -81,11 +82,12 @@ class Health:
         return self._open(breaker, now)
 
     def note_new(self, worker_id: str, now: float) -> None:
-        """It gets its share of the load little by little."""
+        """Begin the slow start of a new member, whose share of the load grows gradually."""
         self._breaker(worker_id).starts_at = now
 
     def judge_pool(self, members: Sequence[Member], now: float) -> bool:
-        """Open the breakers of those whose first tokens come far later than the others'; whether there were any."""
+        """Open the breakers of members whose first tokens come far later than those of the others. Returns whether any
+        breaker opened."""
         measured = [member for member in members if member.is_healthy and member.recent_ttft_ms is not None]
         if len(measured) < 2:
             return False
@@ -97,7 +99,7 @@ class Health:
         return num_opened > 0
 
     def verdict(self, worker_id: str, now: float, *, is_probed: bool) -> Verdict:
-        """is_probed: our own deep check tries it while its breaker is half open, instead of somebody's request."""
+        """is_probed: while the breaker is half open, our deep check tries the member instead of a client's request."""
         breaker = self._breakers.get(worker_id)
         if breaker is None:
             return WELL
@@ -113,7 +115,7 @@ class Health:
         return Verdict(weight=max(progress, LEAST_WEIGHT))
 
     def state(self, worker_id: str, now: float) -> str:
-        """For people."""
+        """The breaker's state, for people to read."""
         breaker = self._breakers.get(worker_id)
         if breaker is None or (breaker.open_until is None and breaker.starts_at is None):
             return "closed"
@@ -122,7 +124,7 @@ class Health:
         return "half-open" if now >= breaker.open_until else "open"
 
     def probe_at(self, worker_id: str) -> float | None:
-        """When a member whose breaker is open is to be tried; None for the others."""
+        """When a member with an open breaker is due for its trial; None for other members."""
         breaker = self._breakers.get(worker_id)
         return None if breaker is None else breaker.open_until
 
@@ -136,7 +138,7 @@ class Health:
     def _open(self, breaker: _Breaker, now: float) -> bool:
         if breaker.open_until is not None:
             if now < breaker.open_until:
-                # Requests that were under way when it opened say nothing new.
+                # Failures of requests that were under way when the breaker opened are not news.
                 return False
             breaker.open_s = min(2 * breaker.open_s, MAX_OPEN_S)
         breaker.open_until = now + breaker.open_s

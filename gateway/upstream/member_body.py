@@ -1,4 +1,4 @@
-"""What a member gets: the client's request with the gateway's decisions in it, and our workers' headers."""
+"""The request to a member: the client's body with the gateway's decisions in it, and headers for our own workers."""
 
 from typing import Any
 from urllib.parse import quote
@@ -10,13 +10,13 @@ from protocol.requests import AllowedToolsChoice, ChatCompletionRequest, Generat
 from protocol.tools import offer_of
 from router.fleet import Member
 
-# What OpenAI's API knows of our request types; foreign servers may refuse more.
+# The fields of our request types that OpenAI's API knows. Foreign servers may refuse any others.
 _OPENAI_FIELDS = (
     frozenset({"model", "messages", "prompt", "max_tokens", "stream", "stream_options", "n", "stop", "seed"})
     | {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
     | {"tools", "tool_choice", "parallel_tool_calls", "response_format", "echo", "reasoning_effort"}
 )
-# Said by headers or by `max_tokens`, or of no concern to a worker; best_of can only be n, as in its absence.
+# Fields that headers or `max_tokens` replace, or that do not concern a worker. `best_of` can only equal n, its default.
 _DROPPED = frozenset(
     {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
     | {"modalities", "verbosity", "prediction", "max_completion_tokens", "best_of", "continue_from", "server_tools"}
@@ -36,11 +36,11 @@ def member_body(
     continue_from: list[list[int]] | None = None,
     kept_tokens: int | None = None,
 ) -> bytes:
-    """`sent`: the client's body, of which `request` was read; its values pass through as they were written.
+    """sent: the client's body, from which `request` was decoded. Its values pass through as they were written.
 
-    `model` is the name at the member: its model's or an adapter's. A client's own priority and salt are dropped.
-    continue_from: of each answer the ids that it has already. kept_tokens: what was counted of a prompt that is to be
-    truncated.
+    model: the name of the model or adapter at the member. A client's own priority and cache salt are dropped.
+    continue_from: for each answer, the token ids that it has already. kept_tokens: how many tokens were counted of a
+    prompt that is to be truncated.
     """
     is_own, has_null = member.engine == "tiergate", b"null" in sent
     fields: dict[str, Any] = {
@@ -57,10 +57,11 @@ def member_body(
             fields["continue_from"] = continue_from
         return msgspec.json.encode(fields)
     if request.stream:
-        # The only way to exact figures there; the relay takes the chunk out when the client did not ask for it.
+        # The only way to get exact figures from a foreign server. ForeignStream removes the usage chunk if the client
+        # did not ask for it.
         fields["stream_options"] = {"include_usage": True}
     if isinstance(request, ChatCompletionRequest) and isinstance(request.tool_choice, AllowedToolsChoice):
-        # As a plain choice among fewer tools every server knows it.
+        # Sent as a plain tool choice among fewer tools, which every server supports.
         offer = offer_of(request)
         assert offer is not None
         fields["tools"], fields["tool_choice"] = offer.tools, request.tool_choice.allowed_tools.mode
@@ -70,20 +71,21 @@ def member_body(
 
 
 def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
-    """Some servers refuse a null where a field may be absent."""
+    """Some servers refuse null for a field that may be absent."""
     return {name: value for name, value in message.items() if value is not None}
 
 
 def member_headers(
     *, request_id: str, tenant_id: str, weight: float, deadline_s: float, shown_model: str
 ) -> dict[str, str]:
-    """What our workers honour together with the worker key. `shown_model`: what answers call the model."""
+    """Headers that our workers honour together with the worker key. shown_model: the model's name in answers."""
     return {
         "X-Request-Id": request_id,
         "X-Tiergate-Tenant": tenant_id,
         "X-Tiergate-Weight": f"{weight:g}",
         "X-Tiergate-Deadline-Ms": str(int(deadline_s * 1000)),
         "X-Tiergate-Model": quote(shown_model),
-        # Whole answers, too, are told while they are made: a client that drops one pays for what it cost until then.
+        # Tokens of whole answers are reported while they are made, too, so that a client that leaves early pays for the
+        # tokens computed until then.
         ACCOUNTING_HEADER: "events",
     }

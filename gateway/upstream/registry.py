@@ -1,4 +1,4 @@
-"""Who is alive: one loop draws the router's Fleet from Redis, from the catalog and from the configured members."""
+"""Which members are alive: one loop builds the router's Fleet from Redis, the catalog and the configured members."""
 
 import asyncio
 import logging
@@ -27,9 +27,9 @@ from router.fleet import Fleet, Member, Pool
 _log = logging.getLogger(__name__)
 
 READ_DEADLINE_S = 1.0
-"""A loop can wait longer for Redis than a request: it also runs while our own event loop is slow."""
+"""Longer than a request may wait for Redis: this loop can afford it, and also runs while our own event loop is slow."""
 MAX_GONE = 1000
-"""Names of members that are gone are remembered up to here."""
+"""How many ids of members that are gone may be remembered."""
 
 
 class Registry:
@@ -61,7 +61,7 @@ class Registry:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def refresh(self) -> None:
-        """Read the registrations and draw the fleet anew; while Redis is away the last ones stand."""
+        """Read the registrations and rebuild the fleet. While Redis is away, the last registrations stand."""
         now = time.monotonic()
         try:
             async with asyncio.timeout(READ_DEADLINE_S):
@@ -79,7 +79,8 @@ class Registry:
                 self.redraw()
 
     async def _remove_long_dead(self, sightings: Sightings) -> None:
-        """Every worker that is killed leaves a registration, and everybody reads all of them twice a second."""
+        """Remove the registrations of dead workers: every killed worker leaves one, and every gateway reads all of them
+        twice a second."""
         if names := sightings.take_long_dead(time.monotonic()):
             async with asyncio.timeout(READ_DEADLINE_S):
                 await self._redis.hdel(WORKERS_KEY, *names)
@@ -90,13 +91,13 @@ class Registry:
         self.fleet = Fleet(pools=_draw(self._catalog, self._overflow_pools, members))
 
     def find(self, worker_id: str) -> tuple[Pool, Member] | None:
-        """None where nobody has that id."""
+        """None if no member has that id."""
         pools = self.fleet.pools.values()
         found = ((pool, member) for pool in pools for member in pool.members if member.worker_id == worker_id)
         return next(found, None)
 
     async def drain(self, member: Member, *, is_drained: bool) -> None:
-        """Keep new requests away from it, at every gateway within a heartbeat, or let them come again.
+        """Keep new requests away from the member, at every gateway within a heartbeat; or end the drain.
 
         Raises one of `redis_client.AWAY`.
         """
@@ -106,7 +107,7 @@ class Registry:
         self.redraw()
 
     def note_failure(self, worker_id: str, *, is_fatal: bool) -> None:
-        """A request failed there: others may have to go elsewhere for a moment."""
+        """A request to the member failed. If its breaker opens, other requests avoid it for a while."""
         if self.health.note_failure(worker_id, time.monotonic(), is_fatal=is_fatal):
             self.redraw()
 
@@ -114,7 +115,7 @@ class Registry:
         self.health.note_success(worker_id, time.monotonic())
 
     def note_load(self, worker_id: str, header: bytes) -> None:
-        """What one of our workers said of its load beside an answer."""
+        """Note the load that one of our workers reported in a header of its answer."""
         self.told_loads.note(worker_id, header)
         self._traffic.note_told(worker_id, time.monotonic())
 
@@ -139,7 +140,7 @@ class Registry:
             self._sightings.keep(now)
 
     def _members(self, now: float) -> list[tuple[str, Member]]:
-        """(pool, member) of everybody known, one for each name; whoever is not well is marked."""
+        """(pool name, member) for every known member, one per worker id, marked with its health and drain state."""
         registered = [
             (load.pool or _pool_of_model(self._catalog, load.model), _registered_member(registration))
             for registration in self.registrations()
@@ -167,7 +168,8 @@ class Registry:
         )
 
     def _note_new(self, found: Mapping[str, tuple[str, Member]], now: float) -> None:
-        """Whoever comes after our own start starts slowly; a server that is listed and down is not there yet."""
+        """Members that appear after our own start get a slow start. A configured server that is down counts as not
+        there yet."""
         present = {worker_id for worker_id, (_, member) in found.items() if member.is_healthy}
         if now - self._started_at > STALE_AFTER_S:
             for worker_id in present - self._known:
@@ -190,7 +192,7 @@ def _pool_of_model(catalog: CatalogCache, model_id: str) -> str:
 def _draw(
     catalog: CatalogCache, overflow_pools: Mapping[str, str], members: Iterable[tuple[str, Member]]
 ) -> dict[str, Pool]:
-    """Declared pools, empty ones too, and those that only registered workers name."""
+    """All declared pools, including empty ones, and the pools that only registered workers name."""
     by_pool: dict[str, list[Member]] = {model.pool: [] for model in catalog.current.models.values()}
     for pool, member in members:
         by_pool.setdefault(pool, []).append(member)

@@ -1,14 +1,15 @@
-"""How many requests may be sent a second time, so that a dying fleet does not get twice the load that kills it."""
+"""A budget for retries, so that retries do not double the load on a fleet that is failing under load."""
 
 SHARE = 0.2
-"""Of requests."""
+"""Retries earned per request."""
 RESERVE = 100.0
-"""And this many, or as many as are under way: a replica that dies takes all of its requests with it at once."""
+"""Retries available on top, or as many as requests are under way, since a replica that dies fails all its requests at
+once."""
 REFILL_PER_S = 10.0
 
 
 class RetryBudget:
-    """Of one pool, in one process. Times are of the caller's clock."""
+    """The retry budget of one pool in one process. Times are on the caller's clock."""
 
     __slots__ = ("_at", "_spent")
 
@@ -21,7 +22,7 @@ class RetryBudget:
             self._spent = max(self._spent - SHARE, 0.0)
 
     def spend(self, now: float, *, num_under_way: int) -> bool:
-        """Whether one more may be sent again."""
+        """Whether one more request may be retried; if so, it is deducted."""
         self._spent = max(self._spent - REFILL_PER_S * (now - self._at), 0.0)
         self._at = now
         if self._spent >= max(RESERVE, num_under_way):

@@ -1,4 +1,4 @@
-"""Registrations as this gateway sees them in Redis: which of them are true, new and alive."""
+"""Worker registrations as this gateway sees them in Redis: which of them are authentic, new and alive."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from protocol.load import STALE_AFTER_S, BadSignature, Registration, unseal
 _log = logging.getLogger(__name__)
 
 REMEMBERED_S = 3600.0
-"""For how long a registration of a worker that is gone is not taken again, whoever writes it back."""
+"""How long the last registration of a worker that is gone is not accepted again if somebody writes it back."""
 UNCHANGED_S = 60.0
 _MAX_COMPLAINTS = 1000
 
@@ -22,30 +22,31 @@ _MAX_COMPLAINTS = 1000
 class _Sighting:
     registration: Registration
     changed_at: float
-    """Our own monotonic clock, so that skewed clocks do not make a live worker stale."""
+    """On our own monotonic clock, so that clock skew does not make a live worker stale."""
 
 
 class Sightings:
-    """Times are `time.monotonic()`. What is not taken is said once, not with every heartbeat."""
+    """Times are `time.monotonic()`. A rejected registration is logged once, not on every heartbeat."""
 
     def __init__(self, worker_keys: Sequence[str]) -> None:
         self._worker_keys = worker_keys
         self._sightings: dict[str, _Sighting] = {}
         self._gone: dict[str, tuple[int, float]] = {}
-        """Of workers that were there: when their last registration was sent, and when they went."""
+        """Workers that are gone, by id: when their last registration was sent (ms), and when they went."""
         self._complaints: set[str] = set()
         self._old: dict[str, tuple[int, float]] = {}
-        """Of workers not taken: when their registration was sent, and since when it has stood here unchanged."""
+        """Old registrations that were rejected, by id: when they were sent (ms), and since when they are unchanged."""
 
     def registrations(self) -> list[Registration]:
-        """One for each address: a worker that was restarted there has a new name."""
+        """One registration per address, the newest: a worker that was restarted there has a new id."""
         newest: dict[str, Registration] = {}
         for registration in sorted(self._all(), key=lambda each: each.sent_at_ms):
             newest[registration.url] = registration
         return list(newest.values())
 
     def note(self, sealed: Mapping[bytes, bytes], now: float, *, is_settled: bool) -> None:
-        """is_settled: what Redis does not have is gone; right after an outage it may be empty for a moment."""
+        """is_settled: a worker that Redis does not list is gone. Not so right after an outage, when Redis may be empty
+        for a moment."""
         for name, value in sealed.items():
             self._read(name.decode(errors="replace"), value, now)
         present = {name.decode(errors="replace") for name in sealed}
@@ -58,9 +59,10 @@ class Sightings:
         self._gone = {name: gone for name, gone in self._gone.items() if now - gone[1] < REMEMBERED_S}
 
     def take_long_dead(self, now: float) -> list[str]:
-        """Workers that died without a word more than an hour ago, whose registrations may be removed.
+        """Workers that died more than an hour ago without deregistering, whose registrations may be removed.
 
-        Not by clocks alone, of which one may be an hour off: who lives writes anew every half a second.
+        The age alone is not enough, because a clock may be an hour off; the registration must also be unchanged, since
+        a live worker rewrites it every half second.
         """
         found = [name for name, (_, since) in self._old.items() if now - since > UNCHANGED_S]
         for name in found:
@@ -68,7 +70,7 @@ class Sightings:
         return found
 
     def keep(self, now: float) -> None:
-        """Nobody could be seen: nobody becomes stale."""
+        """Redis could not be read, so no worker may become stale."""
         for sighting in self._sightings.values():
             sighting.changed_at = now
 
@@ -93,14 +95,14 @@ class Sightings:
         worker_id, sent_at_ms = registration.load.worker_id, registration.sent_at_ms
         known = self._sightings.get(worker_id)
         if known is not None:
-            # Only later ones: what was written back by somebody else proves no life.
+            # Only a later registration counts: an old one that somebody has written back is no sign of life.
             if sent_at_ms > known.registration.sent_at_ms:
                 self._sightings[worker_id] = _Sighting(registration, now)
             return
         last_sent_at_ms, _ = self._gone.get(worker_id, (-1, 0.0))
         if sent_at_ms <= last_sent_at_ms:
             return
-        # The first sight may be of a worker long dead.
+        # A registration seen for the first time may belong to a worker that died long ago.
         age_s = time.time() - sent_at_ms / 1000
         if abs(age_s) < STALE_AFTER_S:
             self._gone.pop(worker_id, None)

@@ -1,4 +1,5 @@
-"""What our workers say of their load beside their answers: newer than their last report, and read only when drawn."""
+"""Loads that our workers report in the headers of their answers. They are newer than the last full report, and are
+parsed only when the fleet is rebuilt."""
 
 import contextlib
 from collections.abc import Collection
@@ -13,13 +14,13 @@ class ToldLoads:
     def __init__(self) -> None:
         self._unread: dict[str, bytes] = {}
         self._read: dict[str, tuple[LoadReport, LoadReport]] = {}
-        """A worker's report, and what it has become by headers since."""
+        """By worker id: its last full report, and that report updated by the headers since."""
 
     def note(self, worker_id: str, header: bytes) -> None:
         self._unread[worker_id] = header
 
     def freshen(self, member: Member) -> Member:
-        """A header that makes no sense is passed over."""
+        """The member with its load updated by the last header. An invalid header is ignored."""
         if member.load is None:
             return member
         base, fresh = self._read.get(member.worker_id, (None, member.load))

@@ -1,4 +1,4 @@
-"""This process's own requests at each member, and how they stood when the member last reported."""
+"""This process's own requests at each member, now and at the time of the member's last report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class _Sight:
     own_unanswered: int = 0
     own_streaming: int = 0
     told: tuple[float, int, int] | None = None
-    """When a load came beside an answer, and how our own requests stood then."""
+    """When an answer's header reported a load, and our own unanswered and streaming requests at that time."""
 
     def note(self, load: LoadReport | None, now_s: float) -> None:
         self.load = load
@@ -33,22 +33,22 @@ class _Sight:
 
 
 class Traffic:
-    """Kept from picture to picture, by worker id."""
+    """Counts by worker id, kept when the fleet is rebuilt."""
 
     def __init__(self) -> None:
         self._sights: dict[str, _Sight] = {}
 
     def attach(self, members: Iterable[tuple[str, Member]], now_s: float) -> list[tuple[str, Member]]:
-        """The same (pool, member) with our own counts; `now_s` is the process's monotonic clock."""
+        """The same (pool, member) pairs with our own counts. now_s: on the process's monotonic clock."""
         attached = [(pool, self._attach(member, now_s)) for pool, member in members]
         present = {member.worker_id for _, member in attached}
         for worker_id in [each for each in self._sights if each not in present]:
-            # Gone; what is still under way there ends on the object that its requests hold.
+            # The member is gone. Requests still under way there hold the InFlight object, and end on it.
             del self._sights[worker_id]
         return attached
 
     def note_told(self, worker_id: str, now_s: float) -> None:
-        """A load came beside an answer; the next picture holds it."""
+        """An answer's header reported a load, which the next rebuilt fleet will contain."""
         sight = self._sights.get(worker_id)
         if sight is not None:
             sight.note_told(now_s)

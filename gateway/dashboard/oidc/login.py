@@ -32,7 +32,7 @@ _NOT_HERE = (
 class OidcViews:
     def __init__(self, signer: SessionSigner) -> None:
         self._signer = signer
-        # Each failed login costs the provider a request.
+        # Counts only failures for which the provider's token endpoint was asked.
         self._failed = FailedLogins(is_for_all=False)
 
     async def begin(self, request: Request, services: ServicesDep, next: str = HOME) -> Response:
@@ -55,10 +55,13 @@ class OidcViews:
             return refused(services, InvalidRequest(_NOT_HERE))
         try:
             self._brake(request)
-            session = await self._visit(request, services, begun)
-        except GatewayError as error:
-            if isinstance(error, TokenRefused | Forbidden):
+            code = _code_of(request, configured(services))
+            try:
+                session = await self._visit(request, services, begun, code)
+            except (TokenRefused, Forbidden):
                 self._failed.note(address_of(request), now=time.monotonic())
+                raise
+        except GatewayError as error:
             response = refused(services, error)
         else:
             # The visit's cookie is `strict`: a redirect from the provider's site would not send it, a page of ours
@@ -74,14 +77,10 @@ class OidcViews:
             message = f"too many logins failed from your address; try again in {math.ceil(wait_s)} s"
             raise LimitReached(message, retry_after_s=wait_s, code="logins", extra_headers={})
 
-    async def _visit(self, request: Request, services: Services, begun: Begun) -> Session:
+    async def _visit(self, request: Request, services: Services, begun: Begun, code: str) -> Session:
         """Raises GatewayError."""
-        oidc, asked, settings = configured(services), request.query_params, services.settings
-        if asked.get("iss", oidc.issuer) != oidc.issuer:
-            raise TokenRefused("another provider than the configured one answered")
-        if "error" in asked or not asked.get("code"):
-            raise Forbidden(f"{oidc.name} did not log you in ({asked.get('error', 'it sent no code')[:60]})")
-        identity = await oidc.redeem(asked["code"], verifier=begun.verifier, nonce=begun.nonce)
+        oidc, settings = configured(services), services.settings
+        identity = await oidc.redeem(code, verifier=begun.verifier, nonce=begun.nonce)
         now = utc_now()
         visit = await begin_persons_visit(
             services.sessions,
@@ -106,6 +105,16 @@ def configured(services: Services) -> OidcClient:
     if services.oidc is None:
         raise NotFound("there is no login but by key here; TIERGATE_OIDC_ISSUER is not set")
     return services.oidc
+
+
+def _code_of(request: Request, oidc: OidcClient) -> str:
+    """The code with which the provider sent the browser back. Raises TokenRefused, or Forbidden if there is none."""
+    asked = request.query_params
+    if asked.get("iss", oidc.issuer) != oidc.issuer:
+        raise TokenRefused("another provider than the configured one answered")
+    if "error" in asked or not asked.get("code"):
+        raise Forbidden(f"{oidc.name} did not log you in ({asked.get('error', 'it sent no code')[:60]})")
+    return asked["code"]
 
 
 def refused(services: Services, error: GatewayError) -> Response:

@@ -1,4 +1,4 @@
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -69,6 +69,12 @@ def usable_admin_keys() -> Select[ApiKey]:
             cast(ApiKey.scopes, Text).contains('"platform-admin"'),
         )
     )
+
+
+def indispensable(usable: Sequence[ApiKey]) -> list[ApiKey]:
+    """Of the usable admin keys those of which one must stay. A key that is confined to networks may let nobody in, so
+    it counts only where all are confined."""
+    return [key for key in usable if key.allowed_networks is None] or list(usable)
 
 
 def keys_of(tenant_id: UUID | None) -> Select[ApiKey]:

@@ -11,7 +11,7 @@ from gateway.database import Sessions
 from gateway.domain.audit.fields import shown
 from gateway.domain.audit.service import record
 from gateway.domain.keys.models import ApiKey
-from gateway.domain.keys.queries import usable_admin_keys
+from gateway.domain.keys.queries import indispensable, usable_admin_keys
 from gateway.domain.keys.secret import hash_key, lookup_prefix, make_key
 from gateway.domain.limits import changed_limits
 from gateway.domain.locks import take_lock
@@ -83,7 +83,8 @@ async def change_key(
         check_version(key, version)
         scopes = changes.get("scopes", key.scopes)
         _check_scopes(principal, {*scopes, *key.scopes})
-        if "platform-admin" not in scopes or changes.get("expires_at") is not None:
+        confines = changes.get("expires_at") is not None or changes.get("allowed_networks") is not None
+        if "platform-admin" not in scopes or confines:
             await _check_dispensable(session, key)
         before = shown(key)
         _set_terms(key, changes, now=now)
@@ -235,11 +236,11 @@ def _shown(terms: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _check_dispensable(session: AsyncSession, key: ApiKey) -> None:
     """Raises Conflict for the last key that may administer the platform; `admins` must be locked."""
-    usable = {each.id for each in await session.scalars(usable_admin_keys())}
-    if usable == {key.id}:
+    usable = (await session.scalars(usable_admin_keys())).all()
+    if {each.id for each in indispensable(usable)} == {key.id}:
         raise Conflict(
-            "this is the last key that may administer the platform; make another first, with POST /admin/v1/keys or "
-            "`tiergate admin-key`"
+            "this is the last key that may administer the platform from every address; make another without "
+            "expires_at and allowed_networks first, with POST /admin/v1/keys or `tiergate admin-key`"
         )
 
 

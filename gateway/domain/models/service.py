@@ -37,6 +37,8 @@ async def declare_model(
         if model is not None and (model.pool, model.context_window, model.kind) == (pool, context_window, kind):
             return model
         await check_model_names(session, model_id=model_id, pool=pool)
+        if model is not None and model.pool != pool:
+            await _check_pool_unused(session, model.pool)
         before = None if model is None else shown(model)
         if model is None:
             model = Model(id=model_id, **fields, created_at=now)
@@ -100,10 +102,15 @@ async def _check_unused(session: AsyncSession, model: Model) -> None:
     adapters = sorted(set(await session.scalars(variants)))
     if adapters:
         raise Conflict(f"{_some(adapters)} are trained for {model.id!r}; delete these adapters first")
+    await _check_pool_unused(session, model.pool)
+
+
+async def _check_pool_unused(session: AsyncSession, pool: str) -> None:
+    """Raises Conflict while a tier names the pool."""
     all_tiers = await session.scalars(select(Tier).order_by(Tier.name))
-    tiers = [tier.name for tier in all_tiers if model.pool in (tier.allowed_pools or ())]
+    tiers = [tier.name for tier in all_tiers if pool in (tier.allowed_pools or ())]
     if tiers:
-        raise Conflict(f"the pool {model.pool!r} stands in allowed_pools of {_some(tiers)}; change these tiers first")
+        raise Conflict(f"the pool {pool!r} stands in allowed_pools of {_some(tiers)}; change these tiers first")
 
 
 def _some(names: list[str]) -> str:

@@ -17,7 +17,7 @@ from gateway.domain.audit.service import record
 from gateway.domain.files.models import StoredFile
 from gateway.domain.guardrails.models import Guardrail
 from gateway.domain.keys.models import ApiKey
-from gateway.domain.keys.queries import usable_admin_keys
+from gateway.domain.keys.queries import indispensable, usable_admin_keys
 from gateway.domain.limits import changed_limits
 from gateway.domain.locks import take_lock
 from gateway.domain.principal import Principal
@@ -206,7 +206,8 @@ async def _check_dispensable(session: AsyncSession, tenant: Tenant, ending: str)
     """Raises Conflict where nobody could administer the platform without it; `admins` must be locked."""
     if tenant.is_platform:
         raise Conflict(f"this is the platform's own tenant, which cannot be {ending}; revoke single keys of it instead")
-    owners = {key.tenant_id for key in await session.scalars(usable_admin_keys())}
+    usable = (await session.scalars(usable_admin_keys())).all()
+    owners = {key.tenant_id for key in indispensable(usable)}
     if owners == {tenant.id}:
         raise Conflict(
             f"the last keys that may administer the platform are this tenant's, so it cannot be {ending}; "

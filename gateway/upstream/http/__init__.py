@@ -1,1 +1,1 @@
-"""The data plane's HTTP/1.1 client: a connection, an answer that is read as it comes, and a pool."""
+"""The data plane's HTTP/1.1 client: a connection whose answer is read as it arrives, and a connection pool."""

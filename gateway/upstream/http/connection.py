@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a member: bytes out, and the parser's events (httptools) in."""
+"""One HTTP/1.1 connection to a member: writes requests as bytes, and reads answers through httptools' parser events."""
 
 import asyncio
 from typing import cast
@@ -8,12 +8,12 @@ import httptools
 from gateway.upstream.http.errors import ConnectionWasStale, TransportFailed
 
 HIGH_WATER_BYTES = 256 * 1024
-"""What was received but not taken; beyond it the member has to wait for our client."""
+"""How much may be received but not yet taken. Beyond it reading pauses, so that the member waits for our client."""
 MAX_HEADER_BYTES = 64 * 1024
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time. `send`, `await head()`, then `await next_chunk()` until it answers b""."""
+    """One request at a time: `send`, `await head()`, then `await next_chunk()` until it returns b""."""
 
     __slots__ = (
         "_chunks",
@@ -59,29 +59,29 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Its answer was read to the end, and the connection may serve another request."""
+        """Whether the answer was read to its end and the connection may be used for another request."""
         return self._is_complete and self.is_keepable and not self.is_closed and not self._chunks
 
     @property
     def is_awaited(self) -> bool:
-        """Somebody waits for the member's next bytes."""
+        """Whether a task is waiting for the member's next bytes."""
         return self._waiter is not None
 
     def send(self, request: bytes) -> None:
-        """`request`: head and body."""
+        """request: head and body."""
         self._is_reused = self._is_complete
         self._reset()
         self.started_at = self.active_at = self._loop.time()
         self._transport.write(request)
 
     async def head(self) -> int:
-        """The status, once all headers are there. Raises TransportFailed."""
+        """The status, once all headers have arrived. Raises TransportFailed."""
         while not self.status:
             await self._progress()
         return self.status
 
     async def next_chunk(self) -> bytes:
-        """All of the body that has arrived since; b"" at its end. Raises TransportFailed."""
+        """All of the body that has arrived since the last call; b"" at its end. Raises TransportFailed."""
         while not self._chunks:
             if self._is_complete:
                 return b""
@@ -93,12 +93,12 @@ class Connection(asyncio.Protocol):
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def abort(self) -> None:
-        """At once: what the member still sends or computes is for nobody."""
+        """Close at once: nobody needs anything that the member still sends or computes."""
         self.is_closed = True
         self._transport.abort()
 
     def fail(self, failure: TransportFailed) -> None:
-        """End what waits here with `failure`."""
+        """Close the connection, and raise `failure` in the task that waits on it."""
         if not self._is_complete and self._failure is None:
             self._failure = failure
         self.abort()
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
     async def _progress(self) -> None:
         if self._failure is not None:
             raise self._failure
-        # A member is silent from the moment that we wait for it, however long our client took before.
+        # Silence is measured from the moment we start to wait, however long our own client took before.
         self.active_at = self._loop.time()
         self._waiter = self._loop.create_future()
         try:
@@ -119,14 +119,14 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # asyncio's side
+    # asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if self._is_complete:
-            # Nobody asked: whatever this is, the next answer must not begin with it.
+            # Unexpected data, which must not become the beginning of the next answer.
             return self.abort()
         self.active_at = self._loop.time()
         self._num_bytes += len(data)
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         if self._is_complete or self._failure is not None:
             return self._wake()
         if self.status and not self._has_length and error is None:
-            # Neither a length nor chunks: the end of the connection is the end of the answer.
+            # Without a length or chunked encoding, the end of the connection is the end of the answer.
             self._is_complete = True
         elif self._is_reused and not self._num_bytes:
             self._failure = ConnectionWasStale("a kept connection was closed")
@@ -152,11 +152,11 @@ class Connection(asyncio.Protocol):
             self._failure = TransportFailed(str(error) if error else "the connection was closed in mid-answer")
         self._wake()
 
-    # The parser's side
+    # Parser callbacks
 
     def on_message_begin(self) -> None:
         if self._is_complete:
-            # The answer stands as it is; only the connection is not used again.
+            # The first answer stands; only the connection is not reused.
             raise TransportFailed("more than one answer to a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
-            # 100 Continue and its kin come before the answer.
+            # 100 Continue and other interim responses come before the answer.
             self.headers = {}
             return
         self.status = status

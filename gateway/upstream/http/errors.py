@@ -1,4 +1,4 @@
-"""How an exchange with a member fails below HTTP: whose fault it is, and whether anything was answered."""
+"""How an exchange with a member fails below HTTP: whose fault it is, and whether any answer had begun."""
 
 import errno
 
@@ -6,15 +6,15 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errn
 
 
 class TransportFailed(Exception):
-    """The member could not be reached, broke off, fell silent or sent what is not HTTP."""
+    """The member could not be reached, broke off, fell silent, or sent data that is not HTTP."""
 
 
 class ConnectionWasStale(TransportFailed):
-    """A kept connection was closed before any byte of an answer: the request deserves a fresh connection."""
+    """A kept-alive connection was closed before any byte of an answer; the request may be sent on another one."""
 
 
 class OutOfResources(TransportFailed):
-    """This process has no descriptor, port or memory left. The member is not at fault."""
+    """This process has no file descriptor, port or memory left. The member is not at fault."""
 
 
 def as_transport_failure(error: OSError) -> TransportFailed:

@@ -1,4 +1,4 @@
-"""Connections to all members, kept while idle; deadlines watched by one sweep instead of a timer a request."""
+"""Connections to all members, kept open while idle. One sweep watches all deadlines instead of a timer per request."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from gateway.upstream.http.errors import ConnectionWasStale, TransportFailed, as
 KEEP_IDLE_S = 30.0
 SWEEP_S = 1.0
 LATE_S = 0.25
-"""A timer that fires this late tells that we were slow, not the other side."""
+"""If a timer fires this late, we were slow and not the other side."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Origin(msgspec.Struct, frozen=True):
     port: int
     is_tls: bool
     path: str
-    """What stands before every path of the member, without a slash at its end."""
+    """The prefix of all the member's paths, without a slash at its end."""
     host_header: str
 
 
@@ -36,7 +36,8 @@ def parse_origin(url: str) -> Origin:
 
 
 class ConnectionPool:
-    """`connect_s`: for a new connection; `silence_s`: between two pieces of an answer; `total_s`: for all of it."""
+    """Time limits: `connect_s` for a new connection, `silence_s` between two pieces of an answer, `total_s` for the
+    whole exchange."""
 
     def __init__(self, *, connect_s: float, silence_s: float, total_s: float) -> None:
         self._connect_s, self._silence_s, self._total_s = connect_s, silence_s, total_s
@@ -45,9 +46,9 @@ class ConnectionPool:
         self._tls: ssl.SSLContext | None = None
 
     async def begin(self, origin: Origin, raw: bytes, *, silence_s: float | None = None) -> Connection:
-        """Send a request; the connection, its status read, is to be given to `end`. Raises TransportFailed.
+        """Send a request, and return the connection once its status is read; the caller must pass it to `end`.
 
-        silence_s: instead of the pool's.
+        silence_s: overrides the pool's. Raises TransportFailed.
         """
         while True:
             connection = self._take_idle(origin) or await self._connect(origin)
@@ -65,7 +66,7 @@ class ConnectionPool:
                 raise
 
     def end(self, origin: Origin, connection: Connection) -> None:
-        """Keep it for the next request, unless the answer was left before its end: that is aborted."""
+        """Keep the connection for another request. If the answer was not read to its end, abort it instead."""
         self._busy.discard(connection)
         if connection.is_idle or (connection.may_linger and not connection.is_closed):
             self._idle.setdefault(origin, []).append(connection)
@@ -74,7 +75,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def request(self, origin: Origin, raw: bytes) -> AsyncIterator[Connection]:
-        """From `begin` to `end`."""
+        """`begin`, with `end` on exit."""
         connection = await self.begin(origin, raw)
         try:
             yield connection
@@ -90,7 +91,7 @@ class ConnectionPool:
                 self.sweep(loop.time())
 
     def sweep(self, now: float) -> None:
-        """Fail what is silent or takes too long, close what has been idle."""
+        """Fail connections that are silent or take too long, and close those that have been idle too long."""
         for connection in list(self._busy):
             if connection.is_awaited and now - connection.active_at > connection.silence_s:
                 connection.fail(TransportFailed(f"silent for {connection.silence_s:g} s"))
@@ -111,7 +112,8 @@ class ConnectionPool:
         self._idle.clear()
 
     def _take_idle(self, origin: Origin) -> Connection | None:
-        """The one used last. What lingers is passed over; the sweep ends it."""
+        """The most recently used idle connection. Connections whose answer has not ended are skipped; the sweep closes
+        them."""
         idle = self._idle.get(origin, [])
         for i in range(len(idle) - 1, -1, -1):
             if idle[i].is_idle:

@@ -1,1 +1,1 @@
-"""Reading members' answers: events pass through as bytes, what is meant for the gateway is taken out and counted."""
+"""Reads members' answers: events pass through as bytes; parts meant for the gateway are removed and counted."""

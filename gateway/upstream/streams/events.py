@@ -1,15 +1,15 @@
-"""Server-sent events out of bytes that may be cut anywhere (WHATWG HTML, "Server-sent events")."""
+"""Splits bytes that may be cut anywhere into server-sent events (WHATWG HTML, "Server-sent events")."""
 
 MAX_EVENT_BYTES = 16 * 2**20
 _BOM = b"\xef\xbb\xbf"
 
 
 class BrokenStream(Exception):
-    """What came is not a stream that we understand."""
+    """The data is not a stream that we understand."""
 
 
 class EventBuffer:
-    """Holds what is not a whole event yet. Each byte is copied a bounded number of times, however small the pieces."""
+    """Buffers incomplete events. Each byte is copied a bounded number of times, however small the pieces."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -18,7 +18,7 @@ class EventBuffer:
         self._ends_in_cr = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """All events that are whole by now, with LF alone at the end of each line. Raises BrokenStream."""
+        """All events that are complete by now, with line ends normalised to LF. Raises BrokenStream."""
         if not self._has_begun:
             chunk = self._skip_bom(chunk)
         if self._ends_in_cr or b"\r" in chunk:
@@ -31,7 +31,7 @@ class EventBuffer:
                 return chunk
             self._keep(chunk[end:])
             return chunk[:end]
-        # The blank line may lie across the seam.
+        # The blank line may be split between the buffered data and the chunk.
         seam = self._rest[-1][-1:] + chunk
         end = seam.rfind(b"\n\n") + 2
         if end < 2:
@@ -42,7 +42,7 @@ class EventBuffer:
         return whole
 
     def finish(self) -> bytes:
-        """The last event, where the stream ended without a blank line after it."""
+        """The last event, if the stream ended without a blank line after it."""
         rest = b"".join(self._rest).rstrip(b"\n")
         self._rest, self._num_bytes = [], 0
         return rest + b"\n\n" if rest else b""
@@ -56,7 +56,7 @@ class EventBuffer:
         return b""
 
     def _skip_bom(self, chunk: bytes) -> bytes:
-        """A byte order mark may stand at the very beginning."""
+        """Remove a byte order mark at the very beginning of the stream."""
         begun = b"".join(self._rest) + chunk
         self._rest, self._num_bytes = [], 0
         if len(begun) < len(_BOM) and _BOM.startswith(begun):
@@ -68,7 +68,7 @@ class EventBuffer:
         """Lines end in LF, CR LF or CR; within JSON a CR is always escaped."""
         if not chunk:
             return chunk
-        # A CR at the end of the last piece has ended its line already; an LF right after it belongs to the same end.
+        # A CR at the end of the last piece has ended its line already; an LF right after it is part of that line end.
         rest = chunk.removeprefix(b"\n") if self._ends_in_cr else chunk
         self._ends_in_cr = chunk.endswith(b"\r")
         return rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

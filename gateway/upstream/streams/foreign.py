@@ -1,4 +1,5 @@
-"""Streams of other OpenAI-compatible servers: figures come in a usage chunk; until then an event counts as a token."""
+"""Streams of other OpenAI-compatible servers. Exact figures come in a usage chunk; until then each event counts as one
+token."""
 
 import re
 from functools import lru_cache
@@ -13,7 +14,14 @@ _MAX_COUNT = 2**53
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _REASON = re.compile(rb'"finish_reason"\s*:\s*"')
 _FEW_EVENTS = 4
-"""Not worth halving."""
+"""Blocks of at most this many events are not worth halving."""
+_TEXTS = (
+    (b'"content":"', b'"delta"'),
+    (b'"content": "', b'"delta"'),
+    (b'"text":"', b'"text"'),
+    (b'"text": "', b'"text"'),
+)
+"""How a text begins, and what stands once in each choice."""
 _PRIVATE_COMMENTS = (b": tokens", b": accounting", b":tokens", b":accounting")
 
 
@@ -26,8 +34,8 @@ class ForeignUsage(msgspec.Struct, frozen=True):
 
 
 def read_usage(reported: object) -> ForeignUsage | None:
-    """The figures of a `usage` field as far as they are counts; None without a count of the prompt. Never raises: odd
-    figures are no reason to lose an answer."""
+    """The figures of a `usage` field, as far as they are valid counts; None without a count of the prompt. Never
+    raises: invalid figures are no reason to lose an answer."""
     if not isinstance(reported, dict):
         return None
     prompt_tokens = _count(reported.get("prompt_tokens"))
@@ -44,7 +52,7 @@ def _count(reported: object) -> int | None:
 
 
 class Choice(msgspec.Struct):
-    """Fields are Any: an odd value must not hide the others."""
+    """Fields are Any, so that an unexpected value in one does not hide the others."""
 
     finish_reason: Any = None
     delta: Any = None
@@ -56,11 +64,15 @@ class Choice(msgspec.Struct):
         return self.finish_reason if isinstance(self.finish_reason, str) and self.finish_reason else None
 
     @property
-    def has_token(self) -> bool:
-        """Most servers begin a chat with an event that says who speaks, and nothing else."""
+    def has_text(self) -> bool:
         if not isinstance(self.delta, dict):
-            return bool(self.text != "")
+            return bool(self.text)
         return any(value for name, value in self.delta.items() if name != "role")
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the event holds a token. Most servers begin a chat with an event that holds only the role."""
+        return self.has_text or (not isinstance(self.delta, dict) and self.text != "")
 
 
 class _Chunk(msgspec.Struct):
@@ -71,16 +83,18 @@ class _Chunk(msgspec.Struct):
 
     @property
     def is_error(self) -> bool:
-        if self.error is None and self.object != "error":
+        """Whether the event is an error. Some servers send choices with the error; they hold no text."""
+        if not self.error and self.object != "error":
             return False
-        return not self.choices or any(choice.reason == "error" for choice in self.choices)
+        choices = self.choices or ()
+        return any(choice.reason == "error" for choice in choices) or not any(choice.has_text for choice in choices)
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 
 
 class ForeignStream:
-    """Read as the standard says. Comments in our own workers' private form are not believed, and not passed on."""
+    """Parsed by the standard. Comments in our own workers' private format are neither trusted nor passed on."""
 
     accounting = None
     is_waiting = False
@@ -103,8 +117,8 @@ class ForeignStream:
 
     @property
     def usage(self) -> ForeignUsage | None:
-        """The server's latest figures, and the tokens that came after them. Where it reports no completion tokens
-        although some came, they are counted here."""
+        """The server's latest figures plus the tokens that came after them. If it reports no completion tokens although
+        some came, our own count is used."""
         usage = self._usage
         if usage is None or not self.num_tokens:
             return usage
@@ -113,18 +127,18 @@ class ForeignStream:
         return msgspec.structs.replace(usage, completion_tokens=completion_tokens)
 
     def feed(self, chunk: bytes) -> bytes:
-        """What the client gets of `chunk`; `[DONE]` and errors are held back. Raises BrokenStream."""
+        """The bytes for the client; `[DONE]` and errors are withheld. Raises BrokenStream."""
         return self._read(self._buffer.feed(chunk))
 
     def finish(self) -> bytes:
-        """The same for what is left at the connection's end."""
+        """As `feed`, for the data that is left at the end of the connection."""
         return self._read(self._buffer.finish())
 
     def _read(self, block: bytes) -> bytes:
         if not block or self.is_done or self.error is not None:
             return b""
         num_events = block.count(b"\n\n")
-        # Exactly one line `data: ...` an event: the form of nearly all servers and events.
+        # Exactly one line `data: ...` per event, as nearly all servers write nearly all events.
         is_plain = block.startswith(b"data: ") and block.count(b"\n\ndata: ") == num_events - 1
         if is_plain and block.count(b"\n") == 2 * num_events:
             passed_on = self._read_plain(block)
@@ -133,7 +147,7 @@ class ForeignStream:
         return self._rename(passed_on) if self._rename is not None else passed_on
 
     def _read_plain(self, block: bytes) -> bytes:
-        """Events of one line each: what the gateway must know stands in few of them, which are found by halving."""
+        """Read events of one line each. Few of them hold anything that the gateway needs; bisection finds those."""
         num_events = block.count(b"\n\n")
         if not _is_notable(block, num_events):
             self.num_tokens += num_events
@@ -160,19 +174,20 @@ class ForeignStream:
                 data.append(line[5:].removeprefix(b" "))
             elif line and not line.startswith(_PRIVATE_COMMENTS) and line != b"data":
                 others.append(line)
-        is_kept = bool(data) and self._note(b"\n".join(data))
+        is_error = any(line.startswith(b"event:") and line[6:].strip() == b"error" for line in others)
+        is_kept = bool(data) and self._note(b"\n".join(data), is_error=is_error)
         lines = [*others, *(b"data: " + value for value in data)] if is_kept else _comments(others)
         return b"\n".join(lines) + b"\n\n" if lines else b""
 
-    def _note(self, payload: bytes) -> bool:
-        """Read one event's data; whether the client gets it."""
+    def _note(self, payload: bytes, *, is_error: bool) -> bool:
+        """Read one event's data. Returns whether the client gets it. is_error: the event's type is `error`."""
         if self.is_done or self.error is not None:
             return False
         if payload.strip() == b"[DONE]":
             self.is_done = True
             return False
         chunk = _decode(payload)
-        if chunk.is_error:
+        if is_error or chunk.is_error:
             self.error = payload
             return False
         reasons = [choice.reason for choice in chunk.choices or () if choice.reason]
@@ -189,28 +204,37 @@ class ForeignStream:
 
 
 class Rename:
-    """The member's name for the model becomes the one that clients know."""
+    """Replaces the member's name for the model by the name that clients know."""
 
     def __init__(self, theirs: str, ours: str) -> None:
-        old, new = msgspec.json.encode(theirs), msgspec.json.encode(ours)
-        self._forms = [(b'"model"' + sign + old, b'"model"' + sign + new) for sign in (b":", b": ", b" : ", b" :")]
+        old, self._ours = msgspec.json.encode(theirs), msgspec.json.encode(ours)
+        self._forms = [(b'"model"' + sign + old, b'"model"' + sign + self._ours) for sign in (b":", b": ")]
+        # JSON may also write a slash as `\/`, so the last part of a name is the same in all forms.
+        self._last_part = old.rpartition(b"/")[2]
+        self._any_form = re.compile(rb'("model"\s*:\s*)' + re.escape(old).replace(b"/", rb"\\?/"))
 
     def __call__(self, text: bytes) -> bytes:
+        if self._last_part not in text:
+            return text
+        num_names = text.count(b'"model"')
         for theirs, ours in self._forms:
-            text = text.replace(theirs, ours)
-        return text
+            parts = text.split(theirs)
+            if len(parts) == num_names + 1:
+                return ours.join(parts)
+        # Nearly all servers use one of the two forms; a regular expression is far slower.
+        return self._any_form.sub(lambda found: found[1] + self._ours, text)
 
 
 _rename = lru_cache(maxsize=1024)(Rename)
-"""Made once for each pair of names."""
+"""Cached, so that each pair of names is encoded once."""
 
 
 def _is_notable(block: bytes, num_events: int) -> bool:
-    """Whether it holds anything but events of one token. Regular expressions search far more slowly than `in`."""
+    """Whether the block holds anything but events of one token. Checked with `in` and `count` first, because regular
+    expressions search far more slowly."""
     return (
-        _num_texts(block) != num_events
-        or block.count(b'"choices"') != num_events
-        or b'"choices":[]' in block
+        not _has_one_text_each(block, num_events)
+        or (block.count(b'"choices":[{') or block.count(b'"choices": [{')) != num_events
         or b"[DONE]" in block
         or b'"error"' in block
         or b'"role"' in block
@@ -222,13 +246,14 @@ def _is_notable(block: bytes, num_events: int) -> bool:
     )
 
 
-def _num_texts(block: bytes) -> int:
-    """How many texts, none of them empty, its events hold, by the two ways in which nearly all servers write them."""
-    for start in (b'"content":"', b'"content": "', b'"text":"', b'"text": "'):
+def _has_one_text_each(block: bytes, num_events: int) -> bool:
+    """Whether each event holds one choice with a text, in one of the two spellings that nearly all servers use; false
+    also if this cannot be told by counting."""
+    for start, of_each_choice in _TEXTS:
         num_texts = block.count(start)
         if num_texts:
-            return num_texts - block.count(start + b'"')
-    return 0
+            return num_texts == num_events == block.count(of_each_choice) and start + b'"' not in block
+    return False
 
 
 def _comments(lines: list[bytes]) -> list[bytes]:
@@ -236,7 +261,7 @@ def _comments(lines: list[bytes]) -> list[bytes]:
 
 
 def _decode(payload: bytes) -> _Chunk:
-    """What is no chunk of OpenAI's shape is passed on unread."""
+    """An empty chunk for data that is not in OpenAI's format; that data is passed on unread."""
     try:
         return _CHUNK.decode(payload)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Streams of our own workers: comments tell the tokens of each event and, at the end, the exact figures."""
+"""Streams of our own workers: comments report the token ids of each event and, at the end, the exact figures."""
 
 import re
 
@@ -7,7 +7,7 @@ import msgspec
 from gateway.upstream.streams.events import MAX_EVENT_BYTES, BrokenStream, EventBuffer
 from protocol.accounting import DONE_EVENT, Accounting
 
-# A comment of its own ends with its blank line, one before data with its line.
+# A stand-alone comment ends with its blank line; a comment before data ends with its line.
 _TOKENS = re.compile(rb"^: tokens(?:@([0-9]+))? ([0-9,]*)\n\n?", re.MULTILINE)
 _ACCOUNTING = re.compile(rb"^: accounting (\{.*\})\n", re.MULTILINE)
 _COMMENT = re.compile(rb"^:.*\n\n?", re.MULTILINE)
@@ -16,14 +16,14 @@ _ACCOUNTING_DECODER = msgspec.json.Decoder(Accounting)
 
 
 class ToldIds:
-    """The ids that workers told of each answer. Kept as they were written, since they are hardly ever needed."""
+    """The token ids that workers reported for each answer. Kept as text, since they are hardly ever needed."""
 
     def __init__(self) -> None:
         self._by_answer: dict[bytes, list[bytes]] = {}
         self.num_tokens = 0
 
     def add(self, answer: bytes, ids: bytes) -> None:
-        """answer: its index in digits, or nothing for the first."""
+        """answer: the answer's index in digits; empty for the first answer."""
         if ids:
             self._by_answer.setdefault(answer, []).append(ids)
             self.num_tokens += ids.count(b",") + 1
@@ -34,10 +34,10 @@ class ToldIds:
 
 
 class WorkerStream:
-    """is_whole: the answer is one JSON body, sent as the only data event. told: of an answer that another worker
-    began, what it told.
+    """is_whole: the answer is one JSON body, sent as the only data event. told: the ids that another worker reported
+    for the part of the answer that it sent.
 
-    Events are passed on as far as ids were told for them, so that another worker can go on exactly after them.
+    Events are passed on only once ids were reported for them, so that another worker can continue exactly after them.
     """
 
     usage = None
@@ -49,12 +49,12 @@ class WorkerStream:
         self.told = told or ToldIds()
         self.accounting: Accounting | None = None
         self.has_content = False
-        """A data event was seen: from here on another replica cannot take over unseen."""
+        """A data event was seen, so another replica can no longer start the answer over unnoticed."""
         self.is_done = False
         self.error: bytes | None = None
-        """The body of an error that ended the stream."""
+        """The JSON body of an error that ended the stream."""
         self.is_waiting = False
-        """The worker's last word was that the request still waits for its first step."""
+        """The worker has last reported that the request is still waiting for its first step."""
 
     @property
     def num_tokens(self) -> int:
@@ -65,11 +65,11 @@ class WorkerStream:
         return self.accounting.finish_reason if self.accounting is not None else None
 
     def feed(self, chunk: bytes) -> bytes:
-        """What the client gets of `chunk`; `[DONE]` and errors are held back. Raises BrokenStream."""
+        """The bytes for the client; `[DONE]` and errors are withheld. Raises BrokenStream."""
         return self._read(self._buffer.feed(chunk))
 
     def finish(self) -> bytes:
-        """The same for what is left at the connection's end."""
+        """As `feed`, for the data that is left at the end of the connection."""
         return self._read(self._buffer.finish())
 
     def _read(self, block: bytes) -> bytes:
@@ -97,7 +97,7 @@ class WorkerStream:
         return block
 
     def _read_one(self, block: bytes) -> bytes:
-        """The usual block: the first answer's ids and one event with its text. Nothing where it is any other."""
+        """Fast path for the usual block: ids of the first answer and one event with its text. b"" for other blocks."""
         if not block.startswith(b": tokens "):
             return b""
         end = block.index(b"\n")
@@ -110,7 +110,8 @@ class WorkerStream:
         return data
 
     def _vouched_for(self, block: bytes) -> bytes:
-        """All up to the last event with a comment of the worker's; nearly always that is all there is."""
+        """The block up to the last event with a comment of the worker, which is nearly always the whole block. The rest
+        is held."""
         if self._held:
             block, self._held = self._held + block, b""
         before_last = block.rfind(b"\n\n", 0, -2)

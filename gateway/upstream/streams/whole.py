@@ -1,4 +1,4 @@
-"""A whole answer: its figures, and its body as the client gets it."""
+"""A whole answer: its figures, and the body for the client."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from protocol.accounting import ACCOUNTING_HEADER, Accounting, joint_reason
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """accounting: only from our own workers. usage: what other servers report. num_text_bytes: of the answer, where no
-    completion tokens are reported. is_error: the body is an error, although its status is 200."""
+    """accounting: figures of our own workers. usage: figures of other servers. num_text_bytes: the size of the answer's
+    text, if no completion tokens are reported. is_error: the body is an error although the status is 200."""
 
     body: bytes
     accounting: Accounting | None = None
@@ -33,7 +33,8 @@ _ACCOUNTING = msgspec.json.Decoder(Accounting)
 
 
 def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None) -> Whole:
-    """`model`: the name to put in; None passes the bytes through. Raises msgspec's errors for what is no answer."""
+    """model: the model name to put into the body; None passes the bytes through. Raises msgspec's errors if the body is
+    not an answer."""
     accounting = answer.header(ACCOUNTING_HEADER.encode()) if is_own else None
     if accounting is not None:
         return Whole(body, accounting=_ACCOUNTING.decode(accounting))
@@ -49,7 +50,7 @@ def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None) 
 
 
 def _num_text_bytes(choices: list[Choice]) -> int:
-    """Of what the model wrote: texts, thoughts, and calls of tools as JSON."""
+    """The size of everything that the model wrote: texts, reasoning, and tool calls as JSON."""
     size = 0
     for choice in choices:
         written = [choice.text]

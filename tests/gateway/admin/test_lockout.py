@@ -31,6 +31,29 @@ async def test_the_last_platform_admin_key_stays_until_there_is_another(gateway:
         refusal(await client.delete(f"{gateway.origin}/admin/v1/keys/{second['id']}"))
 
 
+async def test_one_admin_key_always_lets_in_from_everywhere(gateway: Gateway) -> None:
+    first = await own_key(gateway)
+    elsewhere = {"allowed_networks": ["192.0.2.1/32"]}
+    assert "allowed_networks" in refusal(await gateway.admin.patch(f"/keys/{first['id']}", json=elsewhere))
+    assert (await gateway.admin.get("/tenants")).status_code == 200
+    operations = await gateway.post("/tenants", {"name": "operations", "tier": "pro"})
+    second = await make_admin(gateway, operations["id"])
+    assert (await gateway.admin.patch(f"/keys/{second['id']}", json=elsewhere)).status_code == 200
+    # The second lets nobody in from here, and is no substitute.
+    refusal(await gateway.admin.patch(f"/keys/{first['id']}", json=elsewhere))
+    refusal(await gateway.admin.delete(f"/keys/{first['id']}"))
+    assert (await gateway.admin.patch(f"/keys/{second['id']}", json={"allowed_networks": None})).status_code == 200
+    assert (await gateway.admin.patch(f"/keys/{first['id']}", json=elsewhere)).status_code == 200
+    async with httpx.AsyncClient(
+        base_url=f"{gateway.origin}/admin/v1", headers={"Authorization": f"Bearer {second['key']}"}
+    ) as admin:
+        # The first lets nobody in from here now.
+        assert (await admin.get("/tenants")).status_code == 200
+        refusal(await admin.patch(f"/keys/{second['id']}", json=elsewhere))
+        refusal(await admin.patch(f"/tenants/{operations['id']}", json={"is_suspended": True}))
+        assert (await admin.patch(f"/keys/{first['id']}", json={"allowed_networks": None})).status_code == 200
+
+
 async def test_a_suspended_tenants_admin_key_is_no_other(gateway: Gateway) -> None:
     key = await own_key(gateway)
     tenant = await gateway.post("/tenants", {"name": "operations", "tier": "pro"})

@@ -47,6 +47,17 @@ async def test_a_model_stays_while_adapters_or_tiers_name_it(gateway: Gateway) -
     assert (await gateway.admin.delete("/models/m-7b")).status_code == 204
 
 
+async def test_a_model_keeps_its_pool_while_tiers_name_it(gateway: Gateway) -> None:
+    model = {"id": "m-7b", "pool": "blue", "context_window": 512}
+    await gateway.post("/models", model)
+    await gateway.admin.patch("/tiers/free", json={"allowed_pools": ["blue"]})
+    assert "'free'" in message(await gateway.admin.post("/models", json=model | {"pool": "green"}))
+    # What else it says of itself may change.
+    await gateway.post("/models", model | {"context_window": 1024})
+    await gateway.admin.patch("/tiers/free", json={"allowed_pools": None})
+    assert (await gateway.post("/models", model | {"pool": "green"}))["pool"] == "green"
+
+
 async def test_a_configured_model_says_where_it_is_declared(tmp_path: Path, valkey: ValkeyProcess) -> None:
     pools = {"legal": PoolConfig(model="m-7b", context_window=512)}
     async with running_gateway(make_settings(tmp_path, valkey.url, pools=pools)) as gateway:

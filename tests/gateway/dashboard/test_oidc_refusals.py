@@ -261,6 +261,16 @@ async def test_logins_that_fail_are_braked(scene: Scene) -> None:
     assert int(replies[-1].headers["retry-after"]) > 0 and scene.provider.num_asked["/token"] == 10
 
 
+async def test_logins_that_cost_the_provider_nothing_are_not_braked(scene: Scene) -> None:
+    for number in range(12):
+        begun = await begin(scene.provider, scene.http)
+        said = {"error": "access_denied"} if number % 2 else {"iss": "https://other.example", "code": "c"}
+        reply = await scene.http.get("/dashboard/oidc/callback", params={"state": begun.state, **said})
+        assert reply.status_code == 403 and "You are not logged in" in reply.text
+    assert "/token" not in scene.provider.num_asked
+    assert "You are logged in" in (await scene.log_in()).text
+
+
 LOGOUTS: dict[str, dict[str, Any]] = {
     "expired": {"exp": int(time.time()) - 3600},
     "other audience": {"aud": "other"},

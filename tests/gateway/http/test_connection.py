@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.http.answer import REQUEST_BODY
 from gateway.http.connection import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED, Connection
 from tests.support.front_doors import (
     DEADLINE_S,
@@ -95,6 +96,48 @@ async def test_headers_up_to_the_bound_pass_in_one_piece_and_in_many() -> None:
         whole.close(), pieces.close()
 
 
+_LARGE = request("POST", "/", body=b"x" * 65400)
+_NEXT = request("GET", "/b", *(f"X-{i}: {'y' * 50}" for i in range(10)))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [_LARGE + _NEXT],
+        [_LARGE + _NEXT[:200], _NEXT[200:]],
+        [_LARGE[:40000], _LARGE[40000:] + _NEXT[:100], _NEXT[100:]],
+        [CHUNKED + b"f000\r\n" + b"x" * 0xF000 + b"\r\n0\r\n\r\n" + _NEXT[:-9], _NEXT[-9:]],
+    ],
+    ids=["in one", "cut in the head", "cut in both", "chunks"],
+)
+async def test_a_small_head_behind_a_large_body_passes(parts: list[bytes]) -> None:
+    async with served() as door:
+        client = await door.send()
+        for part in parts:
+            await client.send(part)
+            await asyncio.sleep(0.02)
+        assert [(await client.read_answer())[0] for _ in range(2)] == [200, 200]
+        assert [scope["path"] for scope in door.scopes] == ["/", "/b"]
+        client.close()
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b""], ids=["whole", "unfinished"])
+@pytest.mark.parametrize("cut", [100, MAX_HEAD_BYTES - 6000, None])
+async def test_a_large_head_behind_a_body_is_refused_all_the_same(end: bytes, cut: int | None) -> None:
+    head = b"GET /b HTTP/1.1\r\nX: " + b"y" * (MAX_HEAD_BYTES + 10_000) + end
+    async with served() as door:
+        client = await door.send(request("POST", "/", body=b"x" * 5000) + head[:cut])
+        assert (await client.read_answer())[0] == 200
+        if cut is not None:
+            # The first request is answered by now; until then a refusal only ends the connection after it.
+            await client.send(head[cut:])
+            check_error(await client.read_all(), 431, "headers_too_large")
+        else:
+            assert await client.read_all() == b""
+        assert door.door.refused == {"headers too large": 1}
+        assert [scope["path"] for scope in door.scopes] == ["/"]
+
+
 async def test_an_endless_header_is_read_no_further_than_its_bound() -> None:
     async with served() as door:
         client = await door.send(b"GET / HTTP/1.1\r\n")
@@ -179,6 +222,18 @@ async def test_slow_headers_are_408_and_silence_is_closed() -> None:
         silent = await door.send()
         check_error(await (await door.send(b"GET / HTTP/1.1\r\nX: a")).read_all(), 408, "head_timeout")
         assert await silent.read_all() == b""
+
+
+@pytest.mark.parametrize("sent", [b"G", b"\r\n", b"GET / HTTP/1.1\r\n"])
+async def test_the_first_head_has_its_time_from_connecting(sent: bytes) -> None:
+    async with served(head_s=1.0, stalled_s=0.4) as door:
+        client = await door.send()
+        await until(lambda: door.num_connections)
+        connected_at = door.door.now
+        await until(lambda: door.door.now > connected_at + 0.7)
+        await client.send(sent)
+        await client.read_all()
+        assert door.door.now < connected_at + 1.5
 
 
 async def test_headers_that_trickle_get_no_more_time() -> None:
@@ -289,12 +344,44 @@ async def test_a_connection_beyond_the_bound_is_told_and_room_comes_back() -> No
         again.close()
 
 
+@pytest.mark.parametrize("names", [("X-A", "X-B", "X-C", "X-D"), ("X-A",) * 4], ids=["parsed", "known"])
+async def test_an_idle_connection_keeps_nothing_of_its_last_body(names: tuple[str, ...]) -> None:
+    async with served() as door:
+        client = await door.send()
+        for name in names:
+            await client.send(request("POST", "/", f"{name}: 1", body=b"x" * 60_000))
+            assert (await client.read_answer())[0] == 200
+        assert [len(body) for body in door.bodies] == [60_000] * 4
+        [connection] = door.server.server_state.connections
+        assert isinstance(connection, Connection) and connection.is_idle
+        kept = [connection.cycle.body, connection.scope.get(REQUEST_BODY, b"")]
+        assert sum(map(len, kept)) == 0
+        client.close()
+
+
 async def test_when_it_is_crowded_those_who_wait_go_first() -> None:
     async with served(max_connections=20) as door:
         idle = [await door.send(request()) for _ in range(19)]
         for client in idle:
             assert (await client.read_answer())[0] == 200
         assert [await client.read_all() for client in idle] == [b""] * 19
+
+
+async def test_when_it_is_crowded_a_new_connection_has_a_moment_to_ask() -> None:
+    async with served(max_connections=20, head_s=DEADLINE_S * 2) as door:
+        half = [await door.send(b"GET / HT") for _ in range(18)]
+        new, silent = await door.send(), await door.send()
+        await until(lambda: door.num_connections == 20)
+        before = door.door.now
+        await until(lambda: door.door.now > before)
+        await new.send(request())
+        assert (await new.read_answer())[0] == 200
+        assert await silent.read_all() == b"", "it said nothing for two seconds"
+        assert await new.read_all() == b""
+        for client in half:
+            await client.send(b"TP/1.1\r\n\r\n")
+            assert (await client.read_answer())[0] == 200
+            client.close()
 
 
 async def test_pipelined_requests_are_answered_in_order_and_bounded() -> None:

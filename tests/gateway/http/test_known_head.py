@@ -1,6 +1,9 @@
 """Requests whose head was compared with the one before are what they would be if they had been parsed."""
 
 import asyncio
+import random
+import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.http.answer import REQUEST_BODY
 from gateway.http.connection import Connection
 from gateway.http.known_head import known_head
-from tests.support.front_doors import Client, Served, request, served
+from tests.support.front_doors import DEADLINE_S, Client, Served, answer, read_body, request, served
 
 HEADERS = (
     ("Authorization: Bearer tg-abc", "Content-Type: application/json"),
@@ -134,3 +137,101 @@ def test_a_remembered_head_takes_another_length_and_nothing_else() -> None:
         b"",
     ):
         assert known.body_in(other) is None, other
+
+
+BASES = (
+    request("POST", "/v1/x?a=b", "Authorization: Bearer k", "Content-Type: application/json", body=b'{"a":1}'),
+    b"POST / HTTP/1.1\r\nHost: a\r\ncontent-length:7 \t\r\nX: y\r\n\r\nabcdefg",
+    b"\r\nPUT /y HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+)
+SPLICED = (
+    *(b"\r\n", b"\n", b"\r", b" ", b"\t", b":", b"0", b"9", b"+", b"-", b"\0", b"\r\n\r\n", b"0\r\n\r\n"),
+    *(b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n"),
+    *(b"Connection: close\r\n", b"Upgrade: h2c\r\nConnection: upgrade\r\n", b"GET /z HTTP/1.1\r\nHost: a\r\n\r\n"),
+)
+
+
+def altered(data: bytes, chance: random.Random) -> bytes:
+    for _ in range(chance.randint(1, 2)):
+        at, way = chance.randint(0, len(data)), chance.random()
+        if way < 0.3:
+            data = data[:at] + chance.choice(SPLICED) + data[at:]
+        elif way < 0.5:
+            lines = data.split(b"\r\n")
+            lines.insert(chance.randint(0, len(lines) - 1), chance.choice(SPLICED).rstrip(b"\r\n"))
+            data = b"\r\n".join(lines)
+        elif way < 0.7:
+            data = data[:at] + data[at + chance.randint(1, 3) :]
+        elif way < 0.85:
+            data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
+        else:
+            data = data.replace(b"1.1", b"1.0", 1) if chance.random() < 0.3 else data + chance.choice(SPLICED)
+    return data
+
+
+class Heard:
+    """What a client got since `begin`, and what the application saw of it."""
+
+    def __init__(self, client: Client, door: Served) -> None:
+        self._client, self._door = client, door
+        self._port = client.writer.get_extra_info("sockname")[1]
+        self._received = b""
+        self._num_before = 0
+
+    def begin(self) -> "asyncio.Task[None]":
+        self._num_before = len(self._scopes)
+        return asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        with suppress(ConnectionError):
+            while piece := await self._client.reader.read(65536):
+                self._received += piece
+        self._received += b"<the end>"
+
+    @property
+    def outcome(self) -> tuple[bytes, list[Any]]:
+        return re.sub(rb"(x-request-id|date): [^\r]*", b"", self._received), self._scopes[self._num_before :]
+
+    @property
+    def _scopes(self) -> list[Any]:
+        own = ("client", "server", "state", REQUEST_BODY)
+        return [
+            {name: value for name, value in scope.items() if name not in own}
+            for scope in self._door.scopes
+            if scope["client"][1] == self._port
+        ]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_altered_bytes_mean_the_same_behind_a_known_head_and_on_a_fresh_connection(seed: int) -> None:
+    chance = random.Random(seed)
+    patient = dict.fromkeys(("head_s", "body_s", "keep_alive_s"), DEADLINE_S * 2)
+
+    async def tell(running: Served, scope: Any, receive: Any, send: Any) -> None:
+        body = await read_body(running, receive)
+        running.scopes.append(dict(scope) | {"body": body})
+        if body is not None:
+            await answer(send, b"ok")
+
+    async def check(base: bytes, sent: bytes) -> None:
+        one, other = await known.send(), await fresh.send()
+        for _ in range(3):
+            await ask(one, base, in_two=False)
+        heard = [Heard(one, known), Heard(other, fresh)]
+        reading = [each.begin() for each in heard]
+        for client in (one, other):
+            await client.send(sent)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DEADLINE_S):
+                await asyncio.sleep(0.3)
+                while heard[0].outcome != heard[1].outcome:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        assert heard[0].outcome == heard[1].outcome, sent
+        for task, client in zip(reading, (one, other), strict=True):
+            task.cancel()
+            client.close()
+
+    async with served(tell, **patient) as known, served(tell, **patient) as fresh, asyncio.TaskGroup() as group:
+        for _ in range(150):
+            base = chance.choice(BASES)
+            group.create_task(check(base, altered(base, chance)))

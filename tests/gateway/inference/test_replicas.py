@@ -11,9 +11,11 @@ import httpx
 import pytest
 from aiohttp import web
 
+from gateway.inference.refusals import as_broken_off
 from gateway.settings import GatewaySettings
 from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data_event, tokens_comment
 from router.hedge import ENOUGH
+from tests.support.fleets import member
 from tests.support.gateways import Gateway, durable_events, make_settings, running_gateway
 from tests.support.members import Handler, be_full, hang_up, pools, serving_member, stream_of
 from tests.support.valkey import ValkeyProcess
@@ -98,6 +100,14 @@ async def test_a_stream_that_nobody_can_go_on_with_ends_with_an_error_and_costs_
     async with serving_member(broken) as url:
         fields = {"pools": pools({"url": url, "engine": engine, "model": "m"}), "continue_wait_s": 0.2}
         await check_broken_off(make_settings(tmp_path, valkey.url, **fields))
+
+
+def test_a_workers_error_in_mid_stream_is_told_in_its_own_words() -> None:
+    error = b'{"error":{"message":"`m-7b` ran out of memory","type":"server_error","param":null,"code":"oom"}}'
+    told = as_broken_off(error, member("w"), sent_model="m-7b", shown_model="ours")
+    assert (told.status, told.body) == (502, error.replace(b"m-7b", b"ours"))
+    others = as_broken_off(error, member("w", engine="openai"), sent_model="m-7b", shown_model="ours")
+    assert others.status == 502 and b"memory" not in others.body
 
 
 async def check_broken_off(settings: GatewaySettings) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.upstream.client import Answer, MemberFailed
 from gateway.upstream.http.connection import HIGH_WATER_BYTES, Connection
 from gateway.upstream.http.errors import OutOfResources, TransportFailed, as_transport_failure
 from gateway.upstream.http.pool import KEEP_IDLE_S, ConnectionPool, Origin, parse_origin
@@ -248,6 +249,52 @@ async def test_nobody_there_is_the_members_failure_and_no_descriptors_is_ours() 
                 pass
     assert not isinstance(refused.value, OutOfResources)
     assert isinstance(as_transport_failure(OSError(errno.EMFILE, "too many open files")), OutOfResources)
+
+
+class _Failing(Connection):
+    def __init__(self, failure: TransportFailed) -> None:
+        self._failure = failure
+
+    async def next_chunk(self) -> bytes:
+        raise self._failure
+
+
+@pytest.mark.parametrize(("failure", "is_reachable"), [(OutOfResources("x"), True), (TransportFailed("x"), False)])
+async def test_only_failures_of_the_member_keep_requests_away_from_it(
+    failure: TransportFailed, is_reachable: bool
+) -> None:
+    async with pool() as opened:
+        answer = Answer(opened, parse_origin("http://a"), _Failing(failure), "w")
+        for reading in (answer.next_chunk(), answer.read()):
+            with pytest.raises(MemberFailed) as raised:
+                await reading
+            assert raised.value.is_reachable == is_reachable
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nEXTRA!",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nX: ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\nEX",
+        b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"rubbish",
+        b"H",
+    ],
+    ids=["whole", "its head", "a part of its body", "408", "rubbish", "a byte"],
+)
+async def test_bytes_behind_an_answer_spoil_neither_it_nor_the_next(extra: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        num_asked = 0
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            num_asked += 1
+            writer.write(ANSWER + (extra if num_asked == 1 else b""))
+
+    async with serving(serve) as server, pool() as opened:
+        for num_connections in (1, 2, 3):
+            assert await ask(opened, server) == b"hello"
+            assert server.num_connections == num_connections, "none was kept"
 
 
 @pytest.mark.parametrize(
