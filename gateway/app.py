@@ -1,4 +1,4 @@
-"""The application: every route in its place."""
+"""The ASGI application with all its routes."""
 
 from collections.abc import Awaitable
 from importlib.metadata import version
@@ -60,10 +60,10 @@ from gateway.settings import GatewaySettings
 
 
 def create_asgi(services: Services) -> ASGIApp:
-    """The whole application, with a short way to completions: FastAPI's layers would be a tenth of their cost."""
+    """The whole application. Inference requests bypass FastAPI, whose layers would be a tenth of their cost."""
     app, inference = create_app(services), _inference(services)
 
-    # Plain functions that return coroutines: each coroutine around another one is passed at every resumption.
+    # A plain function that returns a coroutine: each wrapping coroutine would be traversed at every resumption.
     def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         is_post = scope["type"] == "http" and scope["method"] == "POST"
         return (inference.get(scope["path"], app) if is_post else app)(scope, receive, send)
@@ -74,23 +74,23 @@ def create_asgi(services: Services) -> ASGIApp:
 
 
 def _inference(services: Services) -> dict[str, ASGIApp]:
-    """What models compute, by path."""
+    """Path -> endpoint of the inference APIs."""
     completions, embeddings = make_endpoint(services, COMPLETION), make_endpoint(services, EMBEDDING)
     responses = make_endpoint(services, RESPONSE)
     return {CHAT_PATH: completions, TEXT_PATH: completions, EMBEDDINGS_PATH: embeddings, RESPONSES_PATH: responses}
 
 
 def create_app(services: Services) -> FastAPI:
-    """Everything but what models compute."""
+    """The application without the inference endpoints, which `create_asgi` adds."""
     app = FastAPI(
         title="tiergate",
         description="OpenAI-compatible gateway",
         version=version("tiergate"),
         docs_url="/docs",
         redoc_url=None,
-        # Such a redirect would be built from the Host header, which the client writes.
+        # The redirect would be built from the Host header, which the client controls.
         redirect_slashes=False,
-        # A body without a Content-Type is taken for JSON: no browser can add the key to another site's request.
+        # Take a body without Content-Type for JSON. That is safe: a browser cannot add the key to a cross-site request.
         strict_content_type=False,
     )
     app.state.services = services
@@ -116,7 +116,7 @@ def create_app(services: Services) -> FastAPI:
     install_error_handlers(app)
     app.router.routes.append(Route("/", front_page, methods=["GET"]))
     for path, endpoint in _inference(services).items():
-        # Reached only with another method, which gets its 405 here.
+        # Reached only with other methods, which get a 405 here.
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     dashboard = dashboard_router(peppers=services.settings.peppers)
     data_plane = (
@@ -129,7 +129,7 @@ def create_app(services: Services) -> FastAPI:
 
 
 def _max_form_bytes(scope: Scope, settings: GatewaySettings) -> int | None:
-    """Of a form of files that a route takes."""
+    """The size limit of a file upload form; None if the route takes no files."""
     if is_adapter_upload(scope) or is_console_upload(scope):
         return settings.max_adapter_bytes + adapter_routes.FORM_OVERHEAD_BYTES
     if file_routes.is_file_upload(scope):

@@ -1,4 +1,4 @@
-"""The wall clock. Whatever decides by time takes `now` as an argument instead."""
+"""The wall clock. Code that decides by time takes `now` as an argument instead."""
 
 from datetime import UTC, datetime
 

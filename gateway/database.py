@@ -15,7 +15,7 @@ from gateway.peppers import Peppers
 
 Sessions = async_sessionmaker[AsyncSession]
 NO_PEPPER = Peppers("")
-"""Of who changes nothing."""
+"""For processes that write no audit log entries."""
 
 _NAMES = {
     "ix": "ix_%(column_0_label)s",
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC datetimes on every database; SQLite alone would forget the zone."""
+    """Timezone-aware UTC datetimes on every database; plain SQLite would drop the time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -48,14 +48,14 @@ class Base(DeclarativeBase):
 
 
 def async_url(database_url: str) -> str:
-    """`database_url` with the asynchronous driver that we use, where it names none."""
+    """`database_url` with our asynchronous driver filled in if the URL names no driver."""
     url = make_url(database_url)
     drivers = {"postgresql": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
     return url.set(drivername=drivers.get(url.drivername, url.drivername)).render_as_string(hide_password=False)
 
 
 def check_exists(database_url: str) -> None:
-    """Raises FileNotFoundError for a SQLite file that is not there, which connecting would make, empty."""
+    """Raises FileNotFoundError for a missing SQLite file, which connecting would create empty."""
     url = make_url(database_url)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).is_file():
         raise FileNotFoundError(f"there is no file {url.database}")
@@ -72,7 +72,7 @@ def make_engine(database_url: str) -> AsyncEngine:
 
 @asynccontextmanager
 async def open_sessions(database_url: str, *, peppers: Peppers = NO_PEPPER) -> AsyncIterator[Sessions]:
-    """peppers: what the audit log is sealed with by whoever changes anything."""
+    """peppers: seal the audit log entries that this process writes."""
     engine = make_engine(database_url)
     try:
         yield async_sessionmaker(engine, expire_on_commit=False, info={"peppers": peppers})

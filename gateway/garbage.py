@@ -1,9 +1,9 @@
-"""When Python looks for garbage: where there is some, and not because thousands of streams have opened.
+"""Runs Python's garbage collector only if there is garbage, not because thousands of streams have opened.
 
-Requests leave no cycles behind; errors and pages of the console do. Python itself looks once so many more objects were
-made than freed, and goes through all that are new: for streams that open, a twentieth of a millisecond each and more,
-in stalls, for nothing. So it is told not to, and the objects of connections and of requests under way are set off
-against the count.
+Requests leave no reference cycles behind; errors and console pages do. Python's automatic collection starts once the
+number of objects created minus freed passes a threshold, and scans all new objects. For streams that open, this costs
+0.05 ms or more each, in stalls, and finds nothing. So automatic collection is disabled, and the objects of open
+connections and running requests are subtracted from the count.
 """
 
 import asyncio
@@ -12,27 +12,27 @@ from collections.abc import Callable
 
 LOOK_S = 0.25
 OBJECTS_A_REQUEST, OBJECTS_A_CONNECTION = 110, 30
-"""Containers of a stream under way, and of a client's connection, counted (docs/performance.md); an error of 10 %
-shifts a look, and does no harm."""
+"""Container objects per running stream and per client connection, measured (docs/performance.md). An error of 10 % only
+shifts the time of a collection and does no harm."""
 LEAST_GARBAGE = 50_000
-"""Some 10 MB; a look at so many objects takes about 10 ms."""
+"""About 10 MB; a collection of this many objects takes about 10 ms."""
 _OLDER_AFTER = (20, 100)
-"""Looks at new objects before one at older ones, and such before one at all."""
+"""Collections of the young generation before one of the middle, and of the middle before a full one."""
 _CROWD = 1000 * OBJECTS_A_REQUEST
 _CROWD_PATIENCE = 10
-"""With so many objects in use, older ones wait so many times as long: they are mostly these."""
+"""With at least _CROWD objects in use, older generations wait this many times as long: most of them are in use."""
 
 
 class GarbageCollector:
-    """In place of Python's own, from `start` on. `num_in_use`: objects of connections and requests."""
+    """Replaces Python's automatic collection from `start` on. `num_in_use`: objects of connections and requests."""
 
     def __init__(self, num_in_use: Callable[[], int]) -> None:
         self._num_in_use = num_in_use
         self._num_before = 0
-        """In use since the last look, or longer: they are no new ones."""
+        """Objects that were already in use at the last collection, so not new."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What stands now stays: looking through all of it would stop every stream for a tenth of a second."""
+        """Exclude all existing objects from collection: scanning them would stop every stream for 0.1 s."""
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -52,14 +52,16 @@ class GarbageCollector:
 
 
 def is_due(num_new: int, num_in_use: int) -> bool:
-    """num_new: objects made and not freed since the last look; num_in_use: how many of them are in use.
+    """Whether to collect. num_new: objects created and not freed since the last collection; num_in_use: how many of
+    these are in use.
 
-    A look goes through all that is new, so that there must be as much garbage as there are objects in use."""
+    A collection scans all new objects, so it is worthwhile only with at least as much garbage as objects in use."""
     return num_new - num_in_use >= max(LEAST_GARBAGE, num_in_use)
 
 
 def generation_due(num_young: int, num_middle: int, num_in_use: int) -> int:
-    """num_young, num_middle: looks at these generations since the last one at the next."""
+    """The generation to collect. num_young, num_middle: collections of that generation since the last one of the next
+    older generation."""
     patience = _CROWD_PATIENCE if num_in_use >= _CROWD else 1
     if num_middle >= _OLDER_AFTER[1] * patience:
         return 2

@@ -1,4 +1,4 @@
-"""`TIERGATE_KAFKA_*`: the cluster, how to get into it, and the two topics of usage."""
+"""`TIERGATE_KAFKA_*`: the cluster, how to authenticate to it, and the two usage topics."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def _split(value: Any) -> Any:
 
 class KafkaSettings(BaseSettings):
     kafka_bootstrap_servers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
-    """host:port, with commas between; none: no Kafka."""
+    """host:port, separated by commas; empty: no Kafka."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
         default=None, validate_default=True
@@ -30,12 +30,12 @@ class KafkaSettings(BaseSettings):
     kafka_dead_letter_topic: Topic = "tiergate.usage.dead-letters"
     kafka_group: str = Field(default="tiergate-consumer", min_length=1, max_length=200)
     kafka_partitions: int = Field(default=12, ge=1, le=1000)
-    """At least as many as consumers will ever run at once."""
+    """At least the number of consumers that will ever run at once."""
     kafka_replication: int = Field(default=3, ge=1, le=9)
     kafka_min_insync_replicas: int | None = Field(default=None, ge=1, validate_default=True)
-    """None: two, and one where the replication is one."""
+    """None: 2, or 1 if the replication is 1."""
     kafka_retention_hours: int = Field(default=168, ge=1)
-    """How long ClickHouse may be away."""
+    """How long ClickHouse may be unavailable without losing usage."""
     kafka_compression: Literal["zstd", "lz4"] = "zstd"
 
     @property

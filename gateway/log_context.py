@@ -1,4 +1,4 @@
-"""Whose request a log line belongs to: known to whatever runs in the request's task."""
+"""The request and tenant that a log line belongs to, as context variables of the request's task."""
 
 from contextvars import ContextVar
 
@@ -12,7 +12,7 @@ def note_request(request_id: str) -> None:
 
 
 def note_address(address: str) -> None:
-    """Where the request came from, proxies seen through."""
+    """Note the client's address, as resolved through trusted proxies."""
     _address.set(address)
 
 
@@ -21,7 +21,7 @@ def note_tenant(tenant_id: str) -> None:
 
 
 def current_request_id() -> str | None:
-    """None outside of requests, as below."""
+    """None outside of requests; likewise `current_address`."""
     return _request_id.get()
 
 

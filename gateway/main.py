@@ -1,4 +1,4 @@
-"""The gateway's process: one server, its loops beside it, an orderly end."""
+"""The gateway process: the server, its background loops, and an orderly shutdown."""
 
 import asyncio
 import logging
@@ -33,13 +33,13 @@ from gateway.settings import CONFIG_EXIT_CODE, ConfigError, GatewaySettings
 _log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S = 1.0
-"""How long one of several processes that leaves still takes requests on the connections that it has."""
+"""How long a leaving process, one of several, still takes requests on its existing connections."""
 
 
 def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. The process's exit code; bad configuration is one line on stderr and 2.
+    """Serve until SIGTERM or SIGINT; returns the exit code. Bad configuration is one line on stderr and exit code 2.
 
-    inherited: this process is one of several.
+    inherited: set if this process is one of several.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
@@ -103,7 +103,7 @@ async def serve(
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 0.5) -> None:
-    """Cancel until all have ended: a library's call may take a cancellation for a failure of its own and swallow it."""
+    """Cancel repeatedly until all tasks have ended: a library may mistake a cancellation for its own and swallow it."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
@@ -111,7 +111,9 @@ async def end_tasks(tasks: Sequence[asyncio.Task[None]], *, patience_s: float = 
 
 
 def check_data_dir(settings: GatewaySettings) -> None:
-    """Raises ConfigError unless the directory is whole, is there, or can be made, is private and can be written."""
+    """Create the directory if missing, and make it private.
+
+    Raises ConfigError if it cannot be created, made private or written, or if a restore into it was interrupted."""
     try:
         make_private(settings.data_dir)
     except OSError as error:
@@ -125,7 +127,7 @@ def check_data_dir(settings: GatewaySettings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn behind our front door, less its own signals: we have resources to close after it."""
+    """uvicorn behind our front door and without its signal handling, because we close resources after the server."""
 
     on_started: Callable[[], None] | None = None
 
@@ -137,9 +139,9 @@ class _Server(uvicorn.Server):
                 _not_ready,
                 http=connections_through(self.door),  # type: ignore[arg-type]
                 ws="none",
-                # Not found out by looking: ours is a plain function that returns a coroutine.
+                # Explicit, because uvicorn cannot detect it: our application is a plain function returning a coroutine.
                 interface="asgi3",
-                # It would believe X-Forwarded-For from this machine: `trusted_proxies` says whom to believe.
+                # uvicorn would trust X-Forwarded-For from this machine; `trusted_proxies` decides that instead.
                 proxy_headers=False,
                 lifespan="off",
                 log_config=None,
@@ -169,7 +171,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._parent is not None:
-            # Whoever was not accepted yet is served by another process: the parent's listeners stay open.
+            # Connections not accepted yet are served by another process: the parent's listeners stay open.
             self._parent.leave()
             for listening in self.servers:
                 listening.close()
@@ -182,7 +184,7 @@ class _Server(uvicorn.Server):
 
 
 def _bounds(settings: GatewaySettings) -> Bounds:
-    """Raises ConfigError for more connections than there are files to open."""
+    """The front door's bounds. Raises ConfigError if there are not enough open files for `max_connections`."""
     most = connections_for(raise_open_files())
     if settings.max_connections is not None and settings.max_connections > most:
         raise ConfigError(
@@ -208,8 +210,8 @@ def _stopping_on_signals(server: uvicorn.Server, *, has_parent: bool) -> Iterato
     caught = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
     def stop() -> None:
-        # The second signal does not wait for streams. A child may get each signal twice, from its parent and from
-        # whoever signals the whole group: whether there is a hurry is for the parent to say.
+        # A second signal does not wait for streams. But a child may get each signal twice, from its parent and from a
+        # sender that signals the whole group, so for a child only the parent decides whether to hurry.
         server.force_exit = server.should_exit and not has_parent
         server.should_exit = True
 

@@ -1,4 +1,4 @@
-"""Metrics as values: what one process measured, sent to another process, added up and shown."""
+"""Metrics as plain values: snapshots that are sent between processes, added up and rendered."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
 Labels = tuple[tuple[str, str], ...]
-"""Names and values, by name."""
+"""Label names and values, sorted by name."""
 
 _SUMMED_FOR_EVER = ("counter", "histogram", "summary")
 
@@ -17,7 +17,7 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
     documentation: str
     kind: str
     samples: dict[tuple[str, Labels], float]
-    """By the sample's name and labels."""
+    """(sample name, labels) -> value."""
 
 
 Snapshot = tuple[Family, ...]
@@ -36,7 +36,7 @@ def snapshot(registry: CollectorRegistry) -> Snapshot:
 
 
 def merge(snapshots: Iterable[Snapshot], *, largest: Collection[str] = ()) -> Snapshot:
-    """Add up sample by sample; of the families named in `largest` take the largest value instead."""
+    """Add up the snapshots sample by sample; for the families in `largest` take the largest value instead."""
     merged: dict[str, Family] = {}
     for each in snapshots:
         for family in each:
@@ -46,12 +46,13 @@ def merge(snapshots: Iterable[Snapshot], *, largest: Collection[str] = ()) -> Sn
 
 
 def only_totals(shown: Snapshot) -> Snapshot:
-    """What has to outlive the process that counted it: a total that falls looks like a restart to Prometheus."""
+    """The families that must outlive the process that counted them: a falling total looks like a counter reset to
+    Prometheus."""
     return tuple(family for family in shown if family.kind in _SUMMED_FOR_EVER)
 
 
 def largest_samples(shown: Snapshot, *, most: Mapping[str, int]) -> Snapshot:
-    """Without all but the largest samples of the families that `most` names."""
+    """The snapshot with only the largest samples of each family in `most` (family name -> number of samples)."""
     return tuple(
         _largest(family, most[family.name])
         if len(family.samples) > most.get(family.name, len(family.samples))
@@ -61,7 +62,7 @@ def largest_samples(shown: Snapshot, *, most: Mapping[str, int]) -> Snapshot:
 
 
 def render(shown: Snapshot) -> bytes:
-    """Prometheus's text format."""
+    """The snapshot in Prometheus's text format."""
     return generate_latest(_Collected(shown))
 
 

@@ -1,6 +1,7 @@
-"""What Prometheus scrapes at /metrics. One registry an application, so that two in a process do not collide.
+"""The metrics that Prometheus scrapes at /metrics. One registry per application, so that two in a process can coexist.
 
-Every request counts a dozen times here, which must cost a few microseconds in all: tallies, whose labels are tuples.
+Every request updates about a dozen metrics, which must cost only a few microseconds in all: hence tallies, whose labels
+are tuples.
 """
 
 import time
@@ -20,10 +21,10 @@ _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25,
 _TOOL_BUCKETS_S = (2.5, 5, 10, 20, 60)
 _GUARDRAIL_BUCKETS_S = (*_OVERHEAD_BUCKETS_S[2:], 2.5, 5, 10, 30)
 TENANTS_OWN = "(tenant's own)"
-"""One name for all of their tools and guardrails: what tenants call them is nobody else's business, and without
-bound."""
+"""Label value for all tools and guardrails of tenants: their names are private to the tenants, and unbounded in
+number."""
 PRIORITY_CLASSES = ("enterprise", "pro", "free", "batch", "unknown")
-"""By priority; the last are requests whose key was not looked up yet, so that even enterprise may be among them."""
+"""In the order of priority. `unknown`: requests whose key was not looked up yet, which may even be enterprise."""
 _SERVED_BY = ("pool", "model", "tier")
 _SCORED_BY = ("by", "pool", "tier")
 TOP_TENANTS = 20
@@ -49,9 +50,9 @@ _SEEN_BY_ALL = {
     "process_start_time_seconds",
     "process_max_fds",
 }
-"""Gauges that each process sees for itself: the largest is the gateway's. All other gauges are added up."""
+"""Gauges whose value is the largest one of all processes, because each sees the same thing. Others are added up."""
 _TOP = {"tiergate_top_tenant_tokens": TOP_TENANTS}
-"""Families of which a scrape sees only the largest so many samples: their labels are tenants."""
+"""Family -> number of its largest samples that a scrape shows: their labels are tenants."""
 
 ServedBy = tuple[str, str, str]
 """Pool, model and tier."""
@@ -246,7 +247,7 @@ class Metrics:
         self._errors.add((str(status), code or "invalid_request", tier))
 
     def count_usage(self, event: UsageEvent, *, model: str) -> None:
-        """What an admitted request came to, once."""
+        """Count the usage event of an admitted request, once."""
         served_by = event.pool, model, event.tier
         self._usage.add((event.status, *served_by))
         self._routes.add((event.route_reason, *served_by))
@@ -264,7 +265,7 @@ class Metrics:
             )
 
     def count_score(self, by: str, *, pool: str, tier: str, score: float) -> None:
-        """by: whose weights, those that decide or those that only look on."""
+        """by: which weights gave the score, the deciding ones or the shadow ones."""
         self._scored.add((by, pool, tier))
         self._gains.add((by, pool, tier), score)
 
@@ -286,7 +287,7 @@ class Metrics:
         self._hold.observe((), seconds)
 
     def show(self, name: str, documentation: str, label: str, counts: Callable[[], Mapping[str, int]]) -> None:
-        """A counter that somebody else keeps, by the values of `label`."""
+        """Expose a counter that is kept elsewhere, by the values of `label`."""
         self._registry.register(
             CountedElsewhere(
                 name, documentation, (label,), lambda: {(value,): count for value, count in counts().items()}
@@ -311,10 +312,10 @@ class Metrics:
 
 
 def merge_processes(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """The metrics of a gateway of several processes, from those of each."""
+    """The metrics of a gateway of several processes, merged from each process's."""
     return merge(snapshots, largest=_SEEN_BY_ALL)
 
 
 def as_scraped(measured: Snapshot) -> Snapshot:
-    """Only the top of what has a sample for each tenant."""
+    """Reduces families with a sample per tenant to their largest samples."""
     return largest_samples(measured, most=_TOP)

@@ -1,4 +1,4 @@
-"""`TIERGATE_OIDC_*`: the identity provider that people log in to the console with."""
+"""`TIERGATE_OIDC_*`: the identity provider through which people log in to the console."""
 
 import json
 from ipaddress import IPv4Network, IPv6Network, ip_address
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_va
 from pydantic_settings import BaseSettings, NoDecode
 
 Role = Literal["platform-admin", "tenant-admin", "usage"]
-"""The scopes of keys that a person can have: platform operator, administrator and reader of a tenant."""
+"""The key scopes that a person can have: platform operator, tenant administrator and tenant reader."""
 
 
 def _split(value: Any) -> Any:
@@ -29,30 +29,30 @@ def _without_slash(url: Any) -> Any:
 
 class OidcSettings(BaseSettings):
     oidc_issuer: str | None = Field(default=None, pattern=r"^https?://[^\s?#]+$", max_length=500)
-    """As the provider writes it, a slash at its end included; None: people log in with keys."""
+    """Exactly as the provider writes it, including a trailing slash; None: people log in with keys."""
     oidc_name: str = Field(default="single sign-on", min_length=1, max_length=60)
-    """`Log in with ...`."""
+    """The provider's name on the login button: `Log in with ...`."""
     oidc_client_id: str = Field(default="", max_length=500, validate_default=True)
     oidc_client_secret: SecretStr | None = None
-    """None: a public client, which PKCE alone protects."""
+    """None: a public client, protected by PKCE alone."""
     oidc_scopes: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("openid", "profile", "email")
     oidc_roles_claim: str = Field(default="roles", min_length=1, max_length=200)
-    """Of the ID token; `realm_access.roles` is a claim within a claim."""
+    """A claim of the ID token; a dot, as in `realm_access.roles`, names a claim within a claim."""
     oidc_roles: Annotated[dict[str, Role], NoDecode, BeforeValidator(_read)] = Field(
         default_factory=dict, validate_default=True
     )
-    """The claim's values, and what each gives."""
+    """Value of the claim -> role."""
     oidc_tenant_claim: str = Field(default="tenant", min_length=1, max_length=200)
-    """It holds the name or the id of the tenant, of everybody but platform operators."""
+    """The claim with the name or id of a person's tenant; not needed for platform operators."""
     oidc_session_s: int = Field(default=12 * 3600, ge=60, le=30 * 86_400)
-    """A person's visit lasts at most so long, and ends when nothing was asked for `oidc_idle_s`."""
+    """Maximum length of a person's visit, which also ends after `oidc_idle_s` without a request."""
     oidc_idle_s: int = Field(default=3600, ge=60, le=30 * 86_400)
     oidc_private_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_split)] = ()
-    """Private addresses that the provider may be at; else it must be at a public one."""
+    """Private networks in which the provider may be; otherwise it must be at a public address."""
     public_url: Annotated[str | None, BeforeValidator(_without_slash)] = Field(
         default=None, pattern=r"^https?://[^\s/?#]+$", validate_default=True
     )
-    """Where browsers reach this gateway; the provider sends them back there."""
+    """Where browsers reach this gateway; the provider redirects them back to it."""
 
     @field_validator("oidc_issuer")
     @classmethod

@@ -1,8 +1,9 @@
-"""Refusing early: what this process cannot carry is told so at once, batch first and enterprise last.
+"""Load shedding: requests that this process cannot carry are refused at once, batch first and enterprise last.
 
-Two things are measured, and both are our own. The loop's lag: how late something is handled that came in now. And the
-requests in preparation: read, while no member was called yet. Requests that wait for a slow store count among these
-only up to its deadline, and the bounds have room for them (2,000 a second for 0.1 s are 200).
+Two quantities are measured, both of this process alone. One is the event loop's lag, that is, how late new input is
+handled. The other is the number of requests in preparation: read, but not yet sent to a member. Requests that wait for
+a slow store count among these only up to the store's deadline, and the bounds have room for them (2,000 a second for
+0.1 s are 200).
 """
 
 import asyncio
@@ -16,21 +17,22 @@ from gateway.metrics import PRIORITY_CLASSES, Metrics
 BEAT_S = 0.05
 _UNKNOWN = len(PRIORITY_CLASSES) - 1
 RETRY_AFTER_S = (1, 2, 3)
-"""One of these, at random: clients that were refused together should not come back together."""
+"""One of these is chosen at random, so that clients refused together do not come back together."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """In the order of PRIORITY_CLASSES."""
+    """One value for each of PRIORITY_CLASSES, in their order."""
 
     lag_s: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1, 1.0)
-    """A lag that lasts this long is too much, until it is half of that."""
+    """A class is refused once the lag reaches its value, until the lag falls below half of it."""
     preparing: tuple[int, ...] = (600, 500, 400, 300, 2400)
-    """So many are too many: at 0.3 ms each, 600 are 0.2 s of work, in which the loop turns several times."""
+    """A class is refused from this many requests in preparation. At 0.3 ms each, 600 are 0.2 s of work, during which
+    the loop iterates several times."""
 
 
 class LoopLag:
-    """The smaller of the last two beats: one stall, however long, is no overload."""
+    """The lag is the smaller of the last two beats' lateness: a single stall, however long, is not overload."""
 
     def __init__(self) -> None:
         self._last_s, self.lag_s = 0.0, 0.0
@@ -41,7 +43,7 @@ class LoopLag:
 
 
 class Shedder:
-    """Which classes are refused now. Pure."""
+    """Decides which classes are refused now. Pure."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -63,7 +65,8 @@ class OverloadGuard:
         self._jitter = jitter or random.Random()
         self.num_preparing = 0
         self._num_arrived = 0
-        """In this turn of the event loop: their tasks run in the next one, however many more are read before."""
+        """Requests that arrived in this iteration of the event loop. Their tasks run in the next one, and until then
+        count nowhere else."""
 
     @property
     def lag_s(self) -> float:
@@ -71,30 +74,30 @@ class OverloadGuard:
 
     @property
     def is_shedding(self) -> bool:
-        """Whether anybody is refused now: batch is the first."""
+        """Whether any class is refused now. Batch is always the first."""
         return self._refuses(_UNKNOWN - 1)
 
     def note_arrival(self) -> None:
-        """A request's task was made, and has not run yet."""
+        """Count a request whose task was created and has not run yet."""
         if not self._num_arrived:
             asyncio.get_running_loop().call_soon(self._forget_arrivals)
         self._num_arrived += 1
 
     def check(self, priority: int) -> None:
-        """Before the body is read. Raises Saturated when a request of this class is one too many."""
+        """To be called before the body is read. Raises Saturated if requests of this class are refused now."""
         self._check(_class_of(priority))
 
     def check_unknown(self) -> None:
-        """Before the key is looked up. Raises Saturated when nobody's request is carried."""
+        """To be called before the key is looked up. Raises Saturated if requests of unknown keys are refused now."""
         self._check(_UNKNOWN)
 
     def begin(self, priority: int) -> "Preparation":
-        """As `check`, and count the request until the result's `end`."""
+        """As `check`; also counts the request until the result's `end` is called."""
         self._check(_class_of(priority))
         return Preparation(self)
 
     def refuses(self, priority: int) -> bool:
-        """As `check`, for a caller that answers the refusal itself. A refusal is counted."""
+        """As `check`, but returns whether to refuse, for a caller that answers itself. A refusal is counted."""
         return self._counts_refusal(_class_of(priority))
 
     def note_beat(self, lateness_s: float) -> None:
@@ -103,7 +106,7 @@ class OverloadGuard:
         self._metrics.loop_lag.set(self._lag.lag_s)
 
     async def beat_forever(self) -> None:
-        """Measure this loop's lag: how late a timer fires, and how long the turn takes in which it does."""
+        """Measure this loop's lag: how late a timer fires, plus the duration of the iteration in which it fires."""
         while True:
             due_s = time.monotonic() + BEAT_S
             await asyncio.sleep(BEAT_S)
@@ -140,7 +143,8 @@ def _class_of(priority: int) -> int:
 
 
 class Preparation:
-    """A request on its way to a member. `end` may come twice: when a member is called, and in any case."""
+    """A request on its way to a member. `end` may be called twice: when a member is called, and when the request
+    ends."""
 
     __slots__ = ("_guard", "_is_over")
 

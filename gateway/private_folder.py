@@ -1,4 +1,4 @@
-"""A folder that only its owner can look into: keys, tenants and prompts lie in the data directory."""
+"""A folder that only its owner can access: the data directory contains keys, tenants and prompts."""
 
 import errno
 import os
@@ -9,9 +9,9 @@ _OTHERS = 0o077
 
 
 def make_private(folder: Path) -> None:
-    """Create it, or take from one that is there what others may do.
+    """Create the folder, or remove other users' permissions from an existing one.
 
-    Raises OSError: PermissionError where it belongs to somebody else, who could open it again.
+    Raises OSError; PermissionError if the folder belongs to another user, who could restore the permissions.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()

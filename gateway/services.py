@@ -1,4 +1,5 @@
-"""What a request may need, built once in `app.py` and passed on as one value; how routes ask FastAPI for it."""
+"""Everything that requests may need, built once in `resources.py` and passed on as one value, and the FastAPI
+dependencies of routes."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from gateway.tracing.spans import Tracing
 
 AddSiblings = Callable[[Snapshot], Awaitable[Snapshot]]
-"""From what this process measured to what all processes of this gateway did. Raises Unavailable."""
+"""Maps this process's metrics to those of all processes of this gateway. Raises Unavailable."""
 
 
 async def without_siblings(own: Snapshot) -> Snapshot:
@@ -86,10 +87,10 @@ class Services:
     rerating: Rerating
     invoicing: Invoicing
     oidc: OidcClient | None
-    """Where people log in; None: with keys alone."""
+    """The identity provider for logins; None: people log in with keys only."""
     outbound: Outbound
     tool_outbound: Outbound
-    """For tools, whose answers tenants see: at private addresses only where the operator named their hosts."""
+    """For tools, whose answers tenants see: private addresses are allowed only if the operator named the tool hosts."""
     tool_book: ToolBook
     tools: ToolCaller
     erasure_stores: Stores
@@ -103,18 +104,18 @@ class Services:
     overload: OverloadGuard
     tracing: "Tracing | None"
     is_draining: Callable[[], bool]
-    """The server has been told to stop: no new requests, please."""
+    """Whether the server has been told to stop and should get no new requests."""
     add_siblings: AddSiblings
 
     async def reload(self) -> None:
-        """Make a change through the admin plane count here at once, and have all other gateways read it, too."""
+        """Apply an admin change here at once, and tell all other gateways to read it."""
         self.keyring.forget()
         await self.catalog.reload()
         self.registry.redraw()
         await self.notices.tell()
 
     async def end_key(self, *prefixes: str | None) -> None:
-        """No gateway lets keys of these prefixes in any more before it has read them again."""
+        """Make every gateway reject keys with these prefixes until it has read them again."""
         ended = [prefix for prefix in prefixes if prefix is not None]
         for prefix in ended:
             self.keyring.end(prefix)
@@ -158,12 +159,12 @@ async def platform_admin(principal: "PrincipalDep") -> Principal:
 
 
 def visible_tenant(principal: Principal) -> UUID | None:
-    """Whose rows an administrator may list: its own tenant's, or (None) everybody's."""
+    """The tenant whose rows an administrator may list; None: all tenants."""
     return None if principal.is_platform_admin else principal.tenant_id
 
 
 def asked_tenant(principal: Principal, tenant_id: UUID | None) -> UUID | None:
-    """The same where one is asked for; None: everybody's. Raises NotFound for another's."""
+    """The tenant to list if the caller asked for `tenant_id`; None: all tenants. Raises NotFound for another's."""
     if tenant_id is not None:
         principal.require_tenant(tenant_id)
     return tenant_id or visible_tenant(principal)

@@ -47,7 +47,7 @@ def _without_slash(url: Any) -> Any:
 
 
 def _split(value: Any) -> Any:
-    """A list in a variable stands with commas between."""
+    """Splits the list in an environment variable at its commas."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
@@ -75,11 +75,11 @@ Feature = Literal[
     "reasoning_effort",
     "logprobs",
 ]
-"""Of OpenAI's API, what servers of other engines may do without."""
+"""Features of OpenAI's API that members of other engines may lack."""
 
 
 class MemberConfig(BaseModel):
-    """One fixed member of a pool, beside those that register themselves."""
+    """A fixed member of a pool, besides the workers that register themselves."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,7 +90,7 @@ class MemberConfig(BaseModel):
     api_key_env: str | None = None
     """The environment variable that holds the member's key."""
     lacks: frozenset[Feature] = frozenset()
-    """What requests for its pool are refused for."""
+    """Features for which requests to the member's pool are refused."""
 
     @field_validator("api_key_env")
     @classmethod
@@ -105,19 +105,19 @@ class MemberConfig(BaseModel):
 
 
 class OverflowConfig(BaseModel):
-    """A provider outside that takes what a pool has no room for. Its model has a price of its own, like any other."""
+    """An external provider for requests that a pool has no capacity for. Its model has a price of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: HttpUrl
     model: str = Field(min_length=1, max_length=200)
-    """The id that clients see and that is priced."""
+    """The model id that clients see and that is priced."""
     model_at_provider: str | None = None
     api_key_env: str | None = None
     context_window: int | None = Field(default=None, ge=1)
     """None: the pool's own."""
     budget_nanousd_per_month: int = Field(ge=0)
-    """Of all tenants together, at the model's price."""
+    """For all tenants together, at the model's price."""
 
     @field_validator("api_key_env")
     @classmethod
@@ -133,7 +133,7 @@ class PoolConfig(BaseModel):
     kind: Literal["chat", "embedding"] = "chat"
     members: tuple[MemberConfig, ...] = ()
     tokenizer: Path | None = None
-    """A folder with tokenizer and template, for counting where no member serves them."""
+    """A folder with tokenizer and template, for counting tokens if no member serves them."""
     overflow: OverflowConfig | None = None
 
     @model_validator(mode="after")
@@ -149,107 +149,107 @@ class GatewaySettings(OidcSettings, KafkaSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     processes: int = Field(default=1, ge=1, le=256)
-    """That serve, each on a core of its own."""
+    """Number of processes that serve, each on its own core."""
     data_dir: Path = Path(".tiergate")
     database_url: str = Field(default="", pattern=r"^$|^(postgresql|sqlite)(\+\w+)?://")
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
     clickhouse_url: HttpUrl | None = None
     usage_events_kept_days: int | None = Field(default=None, ge=1)
-    """None: for ever, as for the hours and the days that usage is rolled up into."""
+    """None: for ever. The next two settings are the same for hourly and daily rollups."""
     usage_hours_kept_days: int | None = Field(default=None, ge=1)
     usage_days_kept_days: int | None = Field(default=None, ge=1)
     outbox_max_bytes: int = Field(default=8 * 2**30, ge=2**20)
-    """Usage that waits to be shipped; beyond it requests are refused."""
+    """Size of the usage that waits to be shipped; beyond it requests are refused."""
     outbox_min_free_bytes: int = Field(default=256 * 2**20, ge=0)
-    """Left free on its disk."""
+    """Free space to leave on the outbox's disk; with less, requests are refused."""
     producer_port: int | None = Field(default=None, ge=1, le=65535)
     consumer_port: int | None = Field(default=None, ge=1, le=65535)
-    """Of their `/health`, `/ready` and `/metrics`; None: they have none."""
+    """Ports for the `/health`, `/ready` and `/metrics` of producer and consumer; None: not served."""
     artifacts_url: str | None = None
-    """Where adapters are kept: `s3://BUCKET/PREFIX`, or a folder that workers see, too; None: in the data directory."""
+    """The store of adapters: `s3://BUCKET/PREFIX`, or a folder that workers also see; None: in the data directory."""
     adapter_roots: Annotated[tuple[str, ...], NoDecode, Listed] = ()
-    """Below which administrators of the platform may name adapters that lie there already."""
+    """Places below which platform administrators may register adapters that are already there."""
     max_adapter_bytes: int = Field(default=2 * 2**30, ge=1024)
     max_file_bytes: int = Field(default=200 * 10**6, ge=1024)
     max_files: int = Field(default=1000, ge=1)
     max_files_bytes: int = Field(default=5 * 10**9, ge=1)
-    """Of one tenant's files together, what its batches wrote included."""
+    """Total size of a tenant's files, including those its batches wrote."""
     files_kept_days: int = Field(default=30, ge=1)
     max_batches: int = Field(default=20, ge=1)
-    """Of one tenant, that wait or run."""
+    """Batches of one tenant that wait or run."""
     batch_concurrency: int = Field(default=32, ge=1)
-    """Requests of batches at a time, in each gateway process, however much is idle."""
+    """Concurrent batch requests in each gateway process, no matter how much capacity is idle."""
     key_pepper: SecretStr = Field(min_length=16)
     old_key_peppers: Annotated[tuple[Pepper, ...], NoDecode, Listed] = ()
-    """Of before; what was made with them is read, and moves to the one above."""
+    """Previous peppers. Data made with them is read and migrated to `key_pepper`."""
     next_key_pepper: Pepper | None = None
-    """What the one above is about to be replaced by: what gateways that have it already make is read."""
+    """The pepper that will replace `key_pepper`. Data from gateways that already use it can be read."""
     bootstrap_admin_key: SecretStr | None = Field(default=None, min_length=16)
     worker_key: WorkerKey | None = None
     worker_other_keys: Annotated[tuple[WorkerKey, ...], NoDecode, Listed] = ()
-    """That workers may have, too, while the one above is replaced."""
+    """Further keys that workers may have while `worker_key` is being replaced."""
     metrics_key: SecretStr | None = Field(default=None, min_length=8)
-    """None: `/metrics` is for this machine only."""
+    """None: `/metrics` is served to this machine only."""
     otlp_endpoint: HttpUrl | None = None
-    """Of a collector of OpenTelemetry traces, without `/v1/traces`; None: no traces."""
+    """URL of an OpenTelemetry trace collector, without `/v1/traces`; None: no traces."""
     trace_ratio: float = Field(default=1.0, ge=0, le=1)
-    """The share of requests that is traced."""
+    """The fraction of requests that are traced."""
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
     max_connections: int | None = Field(default=None, ge=1)
-    """None: what the limit of open files carries."""
+    """None: as many as the limit of open files allows."""
     head_timeout_s: float = Field(default=10.0, gt=0)
     body_timeout_s: float = Field(default=30.0, gt=0)
     keep_alive_s: float = Field(default=30.0, gt=0)
-    """How long a connection may wait for its next request. A balancer in front should give up earlier."""
+    """How long a connection may wait for its next request. A load balancer in front should close idle ones earlier."""
     stalled_client_s: float = Field(default=30.0, gt=0)
     """How long a client may leave its answer unread."""
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, Listed] = ()
     trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
-    """Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    """Proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted."""
     outbound_private_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, Listed] = ()
-    """Private addresses that webhooks of tenants may be at, and tools at hosts that `tool_hosts` names; all others must
-    be public."""
+    """Private networks in which tenants' webhooks and guardrails, and tools at hosts of `tool_hosts`, may be. All other
+    addresses must be public."""
     tool_hosts: Annotated[tuple[ToolHost, ...], NoDecode, Listed] = ()
-    """Where tools may be: `host`, `*.domain`, either with `:port`. Empty: at every public address."""
+    """Hosts at which tools may be: `host` or `*.domain`, optionally with `:port`. Empty: every public address."""
     tool_max_rounds: int = Field(default=8, ge=1, le=32)
-    """Of tool calls within one request, whatever the tools themselves allow."""
+    """Rounds of tool calls within one request, whatever the tools themselves allow."""
     session_ttl_s: int = Field(default=3600, ge=1, le=30 * 86_400)
-    """How long a session stays after its last request."""
+    """How long a session is kept after its last request."""
     session_max_bytes: int = Field(default=2**20, ge=1024, le=16 * 2**20)
-    """Of a session's messages, as JSON; then the oldest turns leave."""
+    """Size of a session's messages as JSON; beyond it the oldest turns are dropped."""
     response_ttl_s: int | None = Field(default=None, ge=1, le=30 * 86_400)
-    """The same of responses that are kept; None: as sessions."""
+    """How long stored responses are kept; None: as long as sessions."""
     audit_contents_kept_days: int | None = Field(default=None, ge=1)
-    """Then rows of the audit log stand without what they contain; None: for ever."""
+    """After this time rows of the audit log lose their contents; None: never."""
     batches_kept_days: int | None = Field(default=None, ge=1)
-    """After their end; None: for ever. Their files have their own terms."""
+    """Counted from a batch's end; None: for ever. A batch's files have their own retention time."""
     sessions_per_tenant: int = Field(default=10_000, ge=1)
-    """At a time."""
+    """Sessions that a tenant may have at a time."""
     cache_embedding_model: str | None = None
-    """What messages are compared by where a tenant's cache is `semantic`: a model or pool that makes embeddings."""
+    """The embedding model or pool by which messages are compared if a tenant's cache is `semantic`."""
     tool_audit_arguments: bool = False
-    """What tools were called with stands in the audit log, too."""
+    """Whether the audit log also records the arguments of tool calls."""
     invoice_font: FilePath | None = None
-    """A TrueType font for invoices in PDF. None: one that knows Western European letters."""
+    """A TrueType font for PDF invoices. None: a font that covers Western European letters."""
     redis_deadline_ms: int = Field(default=50, ge=1, le=10_000)
     connect_timeout_s: float = Field(default=2.0, gt=0)
     idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long a worker may stay silent within a request."""
     worker_silence_s: float = Field(default=15.0, gt=5)
-    """The same for workers of ours that generate: they say every 5 s that they are alive."""
+    """The same for our own workers while they generate: they report every 5 s that they are alive."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     saturated_waiting: int = Field(default=10, ge=0)
     """A replica with more requests waiting is full."""
     saturated_free_kv: float = Field(default=0.02, ge=0, le=0.5)
     """A replica with a smaller share of free KV blocks is full."""
     continue_wait_s: float = Field(default=10.0, ge=0)
-    """How long a stream whose replica died may pause until there is one that goes on with it."""
+    """How long a stream whose replica died may pause until another replica can continue it."""
     drain_s: int = Field(default=30, ge=0)
     """How long streams may go on after SIGTERM."""
     router_weights: Path | None = None
-    """What `tiergate router train` wrote; None: the shipped weights."""
+    """A weights file written by `tiergate router train`; None: the shipped weights."""
     router_shadow_weights: Path | None = None
-    """Such a file that scores every request and decides nothing: /metrics tells what it would have done."""
+    """A weights file that scores every request but decides nothing: /metrics shows what it would have done."""
     pools: dict[str, PoolConfig] = Field(default_factory=dict)
 
     @field_validator("worker_other_keys")
@@ -261,12 +261,12 @@ class GatewaySettings(OidcSettings, KafkaSettings):
 
     @cached_property
     def overflow_pools(self) -> dict[str, str]:
-        """The name of an overflow, which is a pool to us, and the pool that it is of."""
+        """Overflow name -> name of the pool it belongs to. An overflow is itself treated as a pool."""
         return {f"{name}{OVERFLOW_SUFFIX}": name for name, pool in self.pools.items() if pool.overflow is not None}
 
     @property
     def all_pools(self) -> dict[str, PoolConfig]:
-        """Those that are configured, and their overflows."""
+        """The configured pools and their overflows."""
         found = dict(self.pools)
         for name, of in self.overflow_pools.items():
             pool = self.pools[of]
@@ -284,7 +284,7 @@ class GatewaySettings(OidcSettings, KafkaSettings):
 
     @property
     def worker_keys(self) -> tuple[str, ...]:
-        """Of workers of ours, the likeliest first; none: such as listen on loopback only."""
+        """Keys of our own workers, the likeliest first. Without keys, workers listen on loopback only."""
         found = () if self.worker_key is None else (self.worker_key, *self.worker_other_keys)
         return tuple(key.get_secret_value() for key in found)
 
@@ -325,7 +325,9 @@ def _as_pool(overflow: OverflowConfig, *, context_window: int) -> PoolConfig:
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> GatewaySettings:
-    """Read the environment and `config` (default: `tiergate.toml`, if there). Raises ConfigError naming the field."""
+    """Read the environment and `config` (default: `tiergate.toml`, if it exists).
+
+    Raises ConfigError naming the field."""
     if config is not None and not config.is_file():
         raise ConfigError(f"--config: there is no file {config}")
     path = config or DEFAULT_CONFIG
@@ -334,13 +336,13 @@ def load_settings(config: Path | None = None, **overrides: Any) -> GatewaySettin
     except ValidationError as error:
         raise ConfigError(_first_line(error, path)) from error
     except (TOMLDecodeError, SettingsError) as error:
-        # The one is a malformed file, the other a variable that should hold JSON and does not.
+        # TOMLDecodeError: a malformed file. SettingsError: a variable that should contain JSON but does not.
         name = str(path) if isinstance(error, TOMLDecodeError) else "TIERGATE_POOLS"
         raise ConfigError(f"{name}: {str(error).splitlines()[0]}") from error
 
 
 def _bound_to(path: Path) -> type[GatewaySettings]:
-    """The settings class that reads `path`: pydantic-settings takes the file from the class."""
+    """A settings class that reads `path`: pydantic-settings takes the file name from the class."""
     config = SettingsConfigDict(**{**GatewaySettings.model_config, "toml_file": path})
     return type("GatewaySettings", (GatewaySettings,), {"model_config": config, "__module__": __name__})
 

@@ -1,5 +1,5 @@
-"""Counters and histograms for one event loop: an addition in a dictionary, where a lock and label objects cost ten
-times that. Labels are given as tuples of their values; whoever counts sees to it that there are few of them.
+"""Counters and histograms for a single event loop: an update is an addition in a dictionary, ten times cheaper than a
+lock and label objects. Labels are tuples of their values; the caller must keep their number small.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ Labels = tuple[str, ...]
 
 
 class CountedElsewhere(Collector):
-    """A counter that somebody else keeps, read at each scrape."""
+    """A counter that is kept elsewhere and read at each scrape."""
 
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], counts: Callable[[], Mapping[Labels, float]]
@@ -41,7 +41,7 @@ class Tally(CountedElsewhere):
 
 
 class Distribution(Collector):
-    """A histogram. `bounds`: of its buckets, rising, each included in its own."""
+    """A histogram. `bounds`: ascending upper bounds of the buckets, inclusive."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], *, bounds: Sequence[float]) -> None:
         self._family = name, documentation, labels
@@ -71,9 +71,9 @@ class Distribution(Collector):
 
 
 class Lately(Collector):
-    """Who had how much in the last minutes, as a gauge of one label; the `most` largest and no others.
+    """Sums over the last MINUTES minutes, as a gauge with one label; shows only the `most` largest.
 
-    What is kept is bounded by who was there in that time, and what is shown by `most`, so that callers need not be few.
+    Memory is bounded by the label values seen in that time and the output by `most`, so values need not be few.
     """
 
     MINUTES = 5

@@ -1,1 +1,1 @@
-"""What crosses a process boundary, as plain typed data. Imports nothing of ours."""
+"""Plain typed data that crosses process boundaries. Imports none of our other packages."""

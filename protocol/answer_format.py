@@ -1,5 +1,5 @@
-"""How a request says what its answer must look like: OpenAI's `response_format`, vLLM's `structured_outputs` and its
-older `guided_...` fields. All of them come to one spec."""
+"""The fields by which a request constrains the format of its answer: OpenAI's `response_format`, vLLM's
+`structured_outputs` and its older `guided_...` fields. All of them are converted to one spec."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from protocol.requests import GenerationRequest
 
 MAX_FORMAT_BYTES = 65_536
-"""Of a schema, grammar or list of choices, as it was sent."""
+"""Maximum size of a schema, grammar or list of choices, as sent."""
 ABSENT = msgspec.Raw()
-"""In place of None, which msgspec does not take beside raw JSON. Made anew by each field: it is no default that an
-OpenAPI document could show."""
+"""Stands for None, which msgspec does not allow in a union with raw JSON. Each field makes its own through a default
+factory, because an OpenAPI document could not show it as a default."""
 Text = Annotated[str, Meta(min_length=1)]
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """strict changes nothing: the schema is always held."""
+    """`strict` has no effect: the schema is always enforced."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     description: str | None = None
@@ -41,25 +41,25 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One of the first six."""
+    """Set exactly one of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`."""
 
     json: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    """A schema, or the text of one."""
+    """A schema, or a string that contains one."""
     regex: Text | None = None
     choice: Annotated[list[str], Meta(min_length=1)] | None = None
     grammar: Text | None = None
     json_object: bool | None = None
     structural_tag: Text | None = None
-    """The text of a `response_format` of that type."""
+    """A string that contains a `response_format` of that type."""
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
     disable_fallback: bool | None = None
-    """Changes nothing: there is one engine."""
+    """No effect: there is only one engine."""
 
 
 class Wanted(NamedTuple):
-    """param: the field that says it."""
+    """A requested format. param: the field that requests it."""
 
     spec: guided.Spec
     param: str
@@ -71,9 +71,9 @@ _NOTHING = (None, ABSENT, None, None, None)
 
 
 def wanted_format(request: "GenerationRequest") -> Wanted | None:
-    """None where any text is an answer. Raises ProtocolError."""
+    """The requested format; None if any text is allowed. Raises ProtocolError."""
     if _fields_of_all(request) == _NOTHING and getattr(request, "response_format", None) is None:
-        # As in most requests.
+        # Fast path for most requests.
         return None
     found = [*_of_response_format(request), *_of_structured_outputs(request), *_of_older_fields(request)]
     if len(found) > 1:
@@ -83,7 +83,7 @@ def wanted_format(request: "GenerationRequest") -> Wanted | None:
 
 
 def asks_for_structure(request: "GenerationRequest") -> bool:
-    """Whether the answer has to be more than one of some words or a pattern."""
+    """Whether the requested format is more than a choice or a regular expression."""
     wanted = wanted_format(request)
     return wanted is not None and not isinstance(wanted.spec, guided.Choice | guided.Regex)
 

@@ -1,7 +1,7 @@
-"""Adapters in the object store: their names, and where their files lie.
+"""Adapters in the object store: their names and the paths of their files.
 
-An artifact is a folder that never changes. Its manifest tells the SHA-256 and the size of each file, and the manifest's
-own SHA-256 is the artifact's digest: whoever knows the digest can check every byte that follows from it.
+An artifact is an immutable folder. Its manifest has the SHA-256 and size of each file, and the manifest's own SHA-256
+is the artifact's digest. So the digest alone is enough to verify every byte of the artifact.
 """
 
 import hashlib
@@ -12,11 +12,11 @@ from typing import Annotated
 import msgspec
 
 ARTIFACT_PREFIX = "sha256:"
-"""Adapters of the store are called `sha256:<digest>` at workers, which fetch what they do not have."""
+"""At workers, adapters of the store are named `sha256:<digest>`; a worker fetches those that it does not have."""
 CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE = "adapter_config.json", "adapter_model.safetensors", "manifest.json"
 MAX_MANIFEST_BYTES = 65536
 MAX_RANK = 256
-"""Of a LoRA adapter."""
+"""Maximum rank of a LoRA adapter."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=f"^{_DIGEST.pattern}$")]
@@ -40,7 +40,7 @@ class BadManifest(Exception):
 
 
 def encode_manifest(manifest: Manifest) -> tuple[str, bytes]:
-    """The digest and the bytes; one content has one form."""
+    """The digest and the bytes. The encoding is deterministic."""
     encoded = msgspec.json.encode(manifest, order="deterministic")
     return hashlib.sha256(encoded).hexdigest(), encoded
 
@@ -63,7 +63,7 @@ def artifact_name(digest: str) -> str:
 
 
 def digest_of(name: str) -> str | None:
-    """None for a name that is not an artifact's."""
+    """The digest in an artifact's name; None for any other name."""
     digest = name.removeprefix(ARTIFACT_PREFIX)
     return digest if name.startswith(ARTIFACT_PREFIX) and _DIGEST.fullmatch(digest) else None
 

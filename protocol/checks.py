@@ -1,4 +1,4 @@
-"""Decoding a request body into its type, with an error that names the field and says what to change."""
+"""Decodes and checks request bodies, with errors that name the field and say what to change."""
 
 import re
 from typing import TypeVar
@@ -22,20 +22,20 @@ from protocol.tools import check_conversation, check_tools
 MAX_STOP_STRINGS = 16
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 MAX_LOGPROBS = 20
-"""OpenAI's, and vLLM's default."""
+"""OpenAI's limit, and vLLM's default."""
 T = TypeVar("T")
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]+)`")
 _DIGITS = re.compile(r"[0-9]{1,10}")
-"""More than any token id has; int() itself fails on thousands."""
+"""More digits than any token id has. int() itself would fail on thousands of digits."""
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], fields: FieldTable = COMPLETIONS) -> T:
     """Decode `body`; raises ProtocolError naming the field for malformed JSON, wrong types and unknown fields.
 
-    fields: says why those of OpenAI's are refused that are not served.
+    fields: has the reasons for which fields of OpenAI's API are refused.
     """
     try:
         return decoder.decode(body)
@@ -48,9 +48,9 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], fields: FieldTabl
 
 
 def check_request(request: GenerationRequest, *, max_logprobs: int = MAX_LOGPROBS) -> None:
-    """Raise ProtocolError on what types cannot say: contradictions, emptiness, features that are not served.
+    """Raise ProtocolError for errors that types cannot express: contradictions, empty values, unsupported features.
 
-    max_logprobs: how many log-probabilities beside a token may be asked for, -1 for any number.
+    max_logprobs: the maximum number of log-probabilities per token that may be requested; -1: any number.
     """
     _check_logprobs(request, max_logprobs)
     if isinstance(request, ChatCompletionRequest):
@@ -80,13 +80,13 @@ def check_request(request: GenerationRequest, *, max_logprobs: int = MAX_LOGPROB
 
 
 def output_limit(request: GenerationRequest) -> int | None:
-    """The client's own bound on completion tokens, or None."""
+    """The client's own limit on completion tokens, or None."""
     newer = request.max_completion_tokens if isinstance(request, ChatCompletionRequest) else None
     return newer if newer is not None else request.max_tokens
 
 
 def check_template_fields(request: ChatCompletionRequest | TokenizeRequest) -> None:
-    """Raises ProtocolError where `continue_final_message` has nothing to go on from."""
+    """Raises ProtocolError if `continue_final_message` has nothing to continue, or contradicts another field."""
     if not request.continue_final_message:
         return
     if request.add_generation_prompt:
@@ -107,7 +107,7 @@ def refused_value(param: str, fields: FieldTable = COMPLETIONS) -> ProtocolError
 
 
 def field_error(message: str, fields: FieldTable) -> ProtocolError:
-    """message: msgspec's."""
+    """The error for a validation message of msgspec."""
     path_match = _PATH.search(message)
     path = path_match["path"] if path_match else ""
     text = _PATH.sub("", message)
@@ -139,7 +139,7 @@ def _check_logprobs(request: GenerationRequest, most: int) -> None:
 def _check_chat(request: ChatCompletionRequest) -> None:
     for i, message in enumerate(request.messages):
         if message.content and isinstance(message.content, str):
-            # As nearly all.
+            # Fast path for nearly all messages.
             continue
         may_be_empty = isinstance(message, ToolMessage | FunctionMessage) or (
             isinstance(message, AssistantMessage) and bool(message.tool_calls or message.function_call)

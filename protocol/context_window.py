@@ -1,15 +1,15 @@
-"""What a client is told whose request is larger than the window: OpenAI's words, by which clients know this error."""
+"""Error messages for requests that exceed the context window: in OpenAI's wording, by which clients recognise them."""
 
 from typing import Literal
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 _MARK = f"({CONTEXT_LENGTH_EXCEEDED})"
-"""LangChain looks for the code in the message, where OpenAI's client for Python no longer puts it."""
+"""LangChain looks for the code in the message, but OpenAI's Python client no longer puts it there."""
 Place = Literal["messages", "prompt", "input"]
 
 
 def prompt_too_long(window: int, prompt_tokens: int | str, place: Place) -> str:
-    """prompt_tokens: a number, or at least how many there are."""
+    """prompt_tokens: the number, or a text such as `at least N`."""
     asked = f"your {place} resulted in {prompt_tokens} tokens"
     return f"{_beginning(window)}, {asked}. Please reduce the length of the {place}. {_MARK}"
 

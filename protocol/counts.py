@@ -1,4 +1,4 @@
-"""What a gateway counts beside its usage events, on the same way as they: refusals before admission, and admissions."""
+"""Counts that a gateway ships along with its usage events: refusals before admission, and admissions."""
 
 from typing import Literal
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class RefusalCount(msgspec.Struct, array_like=True, frozen=True):
-    """How often a key was refused for one reason within a minute, by this gateway, so far.
+    """How often this gateway has refused a key for one reason within a minute, so far.
 
-    `tenant_id` and `key_id` are empty where the key is not known. `limit`: the error's code.
+    `tenant_id` and `key_id` are empty if the key is unknown. `limit`: the error's code.
     """
 
     minute_s: int
-    """Unix time of its start."""
+    """Start of the minute, in Unix time."""
     tenant_id: str
     key_id: str
     limit: str
@@ -21,18 +21,19 @@ class RefusalCount(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AdmissionCount(msgspec.Struct, array_like=True, frozen=True):
-    """Requests of a tenant that arrived within an hour and were admitted by this gateway, and how many of them it has
-    closed, so far: each becomes one usage event."""
+    """A tenant's requests that arrived within an hour and that this gateway has admitted, and how many of them it has
+    closed, so far. Each closed request becomes one usage event."""
 
     hour_s: int
-    """Unix time of its start."""
+    """Start of the hour, in Unix time."""
     tenant_id: str
     num_admitted: int
     num_closed: int
 
 
 class GatewayCounts(msgspec.Struct, kw_only=True, frozen=True):
-    """Counts so far of one incarnation of a gateway: a higher one replaces a lower, whatever the order of arrival."""
+    """Counts so far of one incarnation of a gateway. A higher count replaces a lower one, in whatever order they
+    arrive."""
 
     kind: Literal["gateway_counts"] = "gateway_counts"
     gateway: str

@@ -1,4 +1,4 @@
-"""Body and answer of `/v1/embeddings`, in OpenAI's shape."""
+"""Body and answer of `/v1/embeddings`, in OpenAI's format."""
 
 from typing import Annotated, Literal
 
@@ -12,10 +12,10 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """priority and cache_salt are honoured by a worker only together with the worker key."""
+    """Workers honour `priority` and `cache_salt` only together with the worker key; the gateway drops a client's."""
 
     model: Annotated[str, Meta(min_length=1, max_length=200)]
-    # OpenAI's four forms; msgspec allows one list type in a union, so that `inputs_of` tells mixed lists apart.
+    # OpenAI's four forms. msgspec allows only one list type in a union, so `inputs_of` rejects mixed lists.
     input: str | list[str | TokenId | list[TokenId]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: PositiveInt | None = None
@@ -25,7 +25,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class Embedding(msgspec.Struct, kw_only=True):
-    """embedding: numbers, or little-endian float32 in base64."""
+    """`embedding` is a list of numbers or, if base64 was requested, little-endian float32 values in base64."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -45,7 +45,8 @@ class EmbeddingsResponse(msgspec.Struct, kw_only=True):
 
 
 def inputs_of(request: EmbeddingsRequest) -> list[str | list[int]]:
-    """Each text, or each list of token ids. Raises ProtocolError for none, too many, empty or mixed ones."""
+    """The inputs, each a text or a list of token ids. Raises ProtocolError if there are none or too many, or if they
+    are empty or mixed."""
     given = request.input
     if isinstance(given, str):
         return _checked([given])

@@ -1,11 +1,11 @@
-"""OpenAI's error shape and the codes we use; one definition for gateway and worker."""
+"""OpenAI's error format and the codes we use; one definition for gateway and worker."""
 
 from typing import Literal
 
 import msgspec
 
 ADAPTER_UNAVAILABLE = "adapter_unavailable"
-"""A worker's word that it cannot load an adapter now: other workers may, and other requests are not concerned."""
+"""Code of a worker that cannot load an adapter now. Other workers may be able to; other requests are not affected."""
 
 ErrorType = Literal[
     "invalid_request_error",

@@ -1,10 +1,10 @@
-"""What an answer must look like: plain data between the HTTP surface that reads it and the worker's guided decoding."""
+"""The required format of an answer, as plain data between the HTTP layer that reads it and guided decoding."""
 
 import msgspec
 
 
 class AnyText(msgspec.Struct, frozen=True, tag=True):
-    """Whatever the model writes."""
+    """Any text."""
 
 
 class Literal(msgspec.Struct, frozen=True, tag=True):
@@ -16,8 +16,8 @@ class Literal(msgspec.Struct, frozen=True, tag=True):
 class JsonSchema(msgspec.Struct, frozen=True, tag=True):
     """A JSON value that the schema allows. `{"type": "object"}` is any object.
 
-    schema: JSON. whitespace: a regular expression for what may stand between two of JSON's marks; "" for nothing, None
-    for the worker's own rule. is_closed: objects have no properties beyond the listed ones, unless they say so.
+    schema: JSON. whitespace: a regular expression for the whitespace between JSON tokens; "" for none, None for the
+    worker's own rule. is_closed: objects have only the listed properties, unless their schema allows more explicitly.
     """
 
     schema: str
@@ -26,7 +26,7 @@ class JsonSchema(msgspec.Struct, frozen=True, tag=True):
 
 
 class Regex(msgspec.Struct, frozen=True, tag=True):
-    """A text that matches as a whole, in the syntax of Rust's regex."""
+    """A text that matches the pattern as a whole; in the syntax of Rust's regex."""
 
     pattern: str
 
@@ -44,7 +44,7 @@ class Grammar(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tag(msgspec.Struct, frozen=True, tag=True):
-    """begin, content, end, one after the other; begin and end are texts, of which one may be ""."""
+    """begin, content and end in sequence; begin and end are texts, one of which may be ""."""
 
     begin: str
     content: "Spec"
@@ -54,8 +54,8 @@ class Tag(msgspec.Struct, frozen=True, tag=True):
 class TaggedText(msgspec.Struct, frozen=True, tag=True):
     """Tags with free text around them.
 
-    triggers: as soon as the free text contains one of them, a tag that begins with it must follow; each tag begins with
-    one. is_text_free: False for tags alone, with `separator` between two. The answer ends with the max_tags-th tag.
+    triggers: once the free text contains a trigger, a tag that begins with it must follow; each tag begins with a
+    trigger. is_text_free: False for tags only, separated by `separator`. The answer ends with the max_tags-th tag.
     """
 
     tags: tuple[Tag, ...]
@@ -67,7 +67,7 @@ class TaggedText(msgspec.Struct, frozen=True, tag=True):
 
 
 class InOrder(msgspec.Struct, frozen=True, tag=True):
-    """One part after the other."""
+    """The parts in sequence."""
 
     parts: tuple["Spec", ...]
 
@@ -79,8 +79,8 @@ class OneOf(msgspec.Struct, frozen=True, tag=True):
 
 
 class Marked(msgspec.Struct, frozen=True, tag=True):
-    """The spec, in whose literals, tags and triggers a model's marks are its control tokens where it has these: not
-    for texts that a client wrote."""
+    """The spec, with the model's marks in its literals, tags and triggers read as control tokens where the model has
+    them. Not for texts that a client wrote."""
 
     spec: "Spec"
 

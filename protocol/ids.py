@@ -5,8 +5,8 @@ import random
 from datetime import datetime
 from uuid import UUID
 
-# Seeded by the system once: asking it for each request's id takes a call of the kernel, and lets go of the
-# interpreter's lock. These ids are unique, not secret.
+# Seeded once from the operating system: asking it for every request id would take a system call that releases the GIL.
+# These ids are unique, not secret.
 _random = random.Random()
 _draw = _random.getrandbits
 os.register_at_fork(after_in_child=_random.seed)
@@ -28,7 +28,7 @@ def make_uuid7(now_ms: int) -> UUID:
 
 
 def made_at_s(request_id: str) -> int | None:
-    """When a UUIDv7 was made, in seconds since the Unix epoch; None for other ids."""
+    """The creation time of a UUIDv7, in seconds since the Unix epoch; None for other ids."""
     try:
         found = UUID(request_id)
     except ValueError:

@@ -1,17 +1,17 @@
-"""What a worker counted, as `GET /ledger` tells it: the other side of the usage events."""
+"""The tokens that a worker counted, as `GET /ledger` returns them: a second source to check usage events against."""
 
 import msgspec
 
 
 class LedgerRow(msgspec.Struct, kw_only=True, frozen=True):
-    """Of one incarnation of a worker, one tenant and the hour in which the requests reached the gateway, so far.
+    """Counts so far for one incarnation of a worker, one tenant and the hour in which the requests reached the gateway.
 
-    completion_tokens: those that were told to the caller. discarded_tokens: made, and told to nobody.
+    completion_tokens: reported to the caller. discarded_tokens: generated, but never reported.
     """
 
     worker_id: str
     hour_s: int
-    """Unix time of its start."""
+    """Start of the hour, in Unix time."""
     tenant_id: str
     prompt_tokens: int
     completion_tokens: int

@@ -1,4 +1,4 @@
-"""OpenAI's older form of tools, `functions` and `function_call`, as the newer one."""
+"""Converts OpenAI's older form of tools, `functions` and `function_call`, to the newer one."""
 
 from typing import TypeVar
 
@@ -11,12 +11,12 @@ RequestT = TypeVar("RequestT", bound=ChatCompletionRequest)
 
 
 def is_legacy(request: ChatCompletionRequest) -> bool:
-    """The client knows a call as `function_call`."""
+    """Whether the client uses the older form and expects calls as `function_call`."""
     return request.functions is not None
 
 
 def modern(request: RequestT) -> RequestT:
-    """With tools and their messages in place of functions and theirs; `functions` stays, so that `is_legacy` tells."""
+    """The request with functions and their messages converted to tools. `functions` is kept, for `is_legacy`."""
     messages = _modern_messages(request.messages)
     if request.functions is None:
         return request if messages is None else replace(request, messages=messages)
@@ -32,7 +32,7 @@ def modern(request: RequestT) -> RequestT:
 
 
 def _modern_messages(messages: list[Message]) -> list[Message] | None:
-    """None where nothing is old. A result belongs to the last call of its function."""
+    """The converted messages; None if none has the older form. A result belongs to the last call of its function."""
     for each in messages:
         if isinstance(each, FunctionMessage) or (isinstance(each, AssistantMessage) and each.function_call is not None):
             break

@@ -1,4 +1,4 @@
-"""What a worker tells of itself: its load report, and the signed registration that carries it through Redis."""
+"""A worker's load report, and the signed registration that carries it through Redis."""
 
 import hashlib
 import hmac
@@ -17,12 +17,12 @@ STALE_AFTER_S = 5.0
 
 
 LOAD_HEADER = "x-tiergate-load"
-"""Beside every answer of our workers: what changes quickly of their report."""
+"""Sent with every answer of our workers: the fast-changing part of their load report."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class AdapterBase(msgspec.Struct, kw_only=True, frozen=True):
-    """What an adapter has to fit. shapes: projection -> (out, in)."""
+    """The base model's dimensions, which an adapter must fit. shapes: projection -> (out, in)."""
 
     num_layers: _Count
     shapes: dict[str, tuple[_Count, _Count]]
@@ -38,7 +38,7 @@ class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
     model_version: str
     pool: str | None
     adapters: tuple[str, ...]
-    """That it serves."""
+    """The adapters that the replica serves."""
     num_running: _Count
     num_waiting: _Count
     max_num_seqs: _Count
@@ -52,10 +52,10 @@ class LoadReport(msgspec.Struct, kw_only=True, frozen=True):
     completion_tokens_total: _Count
     discarded_tokens_total: _Count
     resident_adapters: tuple[str, ...] | None = None
-    """Those of `adapters` that a request need not wait for; None: all."""
+    """The adapters among `adapters` that are loaded, so that requests need not wait; None: all."""
     adapter_base: AdapterBase | None = None
     fetches_adapters: bool = False
-    """It serves any adapter of the platform's store, whether `adapters` names it or not."""
+    """Whether the replica serves any adapter of the platform's store, listed in `adapters` or not."""
 
     def serves(self, adapter: str) -> bool:
         return adapter in self.adapters or (self.fetches_adapters and adapter.startswith(ARTIFACT_PREFIX))
@@ -75,7 +75,7 @@ def load_header(*, num_running: int, num_waiting: int, num_free_blocks: int, is_
 
 
 def with_header(load: LoadReport, header: bytes) -> LoadReport:
-    """The report as the header of a later answer changes it. Raises ValueError for what is no such header."""
+    """The report updated by the header of a later answer. Raises ValueError for an invalid header."""
     num_running, num_waiting, num_free_blocks, is_draining = [int(part) for part in header.split(b",")]
     if min(num_running, num_waiting, num_free_blocks) < 0 or num_free_blocks > load.num_blocks:
         raise ValueError("counts out of range")
@@ -93,13 +93,13 @@ class BadSignature(Exception):
 
 
 def seal(registration: Registration, *, worker_key: str) -> bytes:
-    """`hex(HMAC-SHA256).json`, so that nobody who can only write to Redis can attract traffic."""
+    """`hex(HMAC-SHA256).json`. The signature keeps anyone who can merely write to Redis from attracting traffic."""
     payload = msgspec.json.encode(registration)
     return _sign(payload, worker_key) + b"." + payload
 
 
 def unseal(sealed: bytes, *, worker_keys: Sequence[str]) -> Registration:
-    """Sealed with any of the keys. Raises BadSignature."""
+    """The registration, which may be sealed with any of the keys. Raises BadSignature."""
     signature, _, payload = sealed.partition(b".")
     if not any(hmac.compare_digest(signature, _sign(payload, key)) for key in worker_keys):
         raise BadSignature("a worker registration has a wrong signature; is TIERGATE_WORKER_KEY the same everywhere?")

@@ -1,4 +1,4 @@
-"""Chat messages, tools and tool calls as OpenAI's API spells them."""
+"""Chat messages, tools and tool calls in the format of OpenAI's API."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fiel
 
 
 class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
-    """An assistant's: `check_request` refuses it elsewhere."""
+    """A refusal in an assistant's message; in other messages it is rejected."""
 
     refusal: str
 
@@ -32,7 +32,7 @@ class ToolCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
     function: FunctionCall
     index: int | msgspec.UnsetType = msgspec.UNSET
-    """As a stream had it; it means nothing here."""
+    """Copied by clients from a stream; ignored."""
 
 
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system", kw_only=True, forbid_unknown_fields=True):
@@ -56,11 +56,11 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", kw_onl
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: FunctionCall | None = None
-    """The older form of one call."""
+    """The older form of a single tool call."""
     reasoning_content: str | None = None
-    """What the model thought; some templates show it again."""
+    """The model's reasoning; some chat templates show it to the model again."""
     reasoning: str | None = None
-    """The same, as newer vLLM calls it."""
+    """Newer vLLM's name for `reasoning_content`."""
     annotations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
     audio: None = None
 
@@ -71,7 +71,7 @@ class ToolMessage(msgspec.Struct, tag_field="role", tag="tool", kw_only=True, fo
 
 
 class FunctionMessage(msgspec.Struct, tag_field="role", tag="function", kw_only=True, forbid_unknown_fields=True):
-    """The older form of a tool's message."""
+    """The result of a function call, in OpenAI's older form of a tool message."""
 
     content: Content | None = None
     name: str
@@ -93,7 +93,7 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def content_text(content: Content | None) -> str:
-    """The text of a message's content; parts are joined as they stand."""
+    """The text of a message's content; parts are joined without a separator."""
     if content is None:
         return ""
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,4 +1,4 @@
-"""The object store behind a URL: a local folder or S3, the same for gateways and workers."""
+"""The object store at a URL: a local folder or S3, the same for gateways and workers."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 CONNECT_S = 3.0
 REQUEST_S = 60.0
-"""Of a part of a few megabytes."""
+"""Timeout for transferring a part of a few megabytes."""
 RETRIES = 2
 RETRY_WITHIN_S = 10.0
 
 
 class BadStoreUrl(ValueError):
-    """One line for an operator."""
+    """A store URL that cannot be used. The message is one line for an operator."""
 
 
 def open_object_store(url: str) -> "ObjectStore":
-    """`s3://BUCKET/PREFIX` (keys, region and endpoint as `AWS_*` variables tell), `file:///FOLDER` or a folder's path.
+    """`s3://BUCKET/PREFIX` (keys, region and endpoint from `AWS_*` variables), `file:///FOLDER` or a folder's path.
 
-    A folder is made. Nothing else is asked yet. Raises BadStoreUrl.
+    Creates a missing folder; does not contact S3 yet. Raises BadStoreUrl.
     """
-    # Imported here: only what uses a store waits for the library.
+    # Imported here, so that only processes that use a store wait for the library to load.
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
@@ -50,7 +50,7 @@ def open_object_store(url: str) -> "ObjectStore":
 
 
 def local_folder(url: str) -> Path | None:
-    """Of a store on this machine."""
+    """The folder of a store on this machine; None for other stores. Raises BadStoreUrl."""
     if "://" not in url:
         return Path(url).absolute()
     parts = urlsplit(url)
@@ -62,7 +62,7 @@ def local_folder(url: str) -> Path | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The library adds what is for its own developers."""
+    """The first line of the message: the library appends details for its own developers."""
     return (str(error) or type(error).__name__).split("\n", 1)[0]
 
 
@@ -76,7 +76,7 @@ async def exists(store: "ObjectStore", path: str) -> bool:
 
 
 async def read_object(store: "ObjectStore", path: str, *, block_bytes: int) -> AsyncIterator[bytes]:
-    """In requests of `block_bytes`, each with its deadline. Raises OSError or obstore's BaseError."""
+    """Reads in requests of `block_bytes`, each with its own deadline. Raises OSError or obstore's BaseError."""
     size: int = (await store.head_async(path))["size"]
     for start in range(0, size, block_bytes):
         yield bytes(await store.get_range_async(path, start=start, end=min(size, start + block_bytes)))

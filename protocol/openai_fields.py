@@ -1,8 +1,8 @@
-"""What becomes of OpenAI's fields that are not simply served: one table for what a client is told and for
-`docs/compatibility.md`. Here are the tables' form, and that of completions and embeddings.
+"""How OpenAI's fields that are not fully supported are treated. The same tables serve error messages and
+`docs/compatibility.md`. This module has the table type, and the table of completions and embeddings.
 
-A key is a field's path without indexes; `path=value` is one value of it. A field of OpenAI's that a request type does
-not have, and that stands nowhere here, fails the test of that page.
+A key is a field's path without indexes; `path=value` is one value of the field. A field of OpenAI's that a request type
+lacks and that is in no table fails the test of that page.
 """
 
 import re
@@ -16,18 +16,18 @@ _VALUE = re.compile(r"Invalid (?:enum )?value '(?P<value>[^']*)'")
 @dataclass(frozen=True)
 class FieldTable:
     no_ops: Mapping[str, str]
-    """Accepted, and without any effect. Values are notes."""
+    """Accepted without any effect. Values are notes."""
     refused: Mapping[str, str]
-    """Refused by name, whatever they say. Values say what to do instead."""
+    """Refused by name, whatever their value. Values say what to do instead."""
     partly: Mapping[str, str]
-    """Some values are served, or change nothing; the others are refused by this."""
+    """Some values are supported or have no effect; others are refused with this message."""
     notes: Mapping[str, str]
-    """To what is served."""
+    """Notes on supported fields."""
 
     def refusal_of(self, param: str, why: str) -> tuple[str, str] | None:
-        """Param and message for a field of OpenAI's that is not served; None for any other mistake.
+        """Param and message for an unsupported field of OpenAI's; None for any other error.
 
-        param: where the decoder found it; why: its words.
+        param: where the decoder found the error; why: the decoder's message.
         """
         path, value = _INDEX.sub("", param), _VALUE.search(why)
         if value is not None and (reason := self.refused.get(f"{path}={value['value']}")) is not None:
@@ -38,18 +38,18 @@ class FieldTable:
 
 
 _PARTS = ("messages.content.type", "input.content.type", "input.output.type")
-"""A part is refused as a whole."""
+"""A content part is refused as a whole, so the error names the part instead of its `type`."""
 
 _NO_OPS: Mapping[str, str] = {
-    "metadata": "of OpenAI's size, 16 pairs; kept nowhere",
-    "store": "nothing is stored here; stored completions cannot be read back",
+    "metadata": "up to 16 pairs, as at OpenAI; not stored",
+    "store": "nothing is stored; completions cannot be read back",
     "safety_identifier": "",
     "prompt_cache_key": "prefixes are found by their content, within a tenant",
-    "prediction": "it would save time only, never change an answer",
-    "messages.refusal": "no model here is shown it",
-    "messages.annotations": "an empty list only, as OpenAI's answers have it",
-    "messages.tool_calls.index": "as streams have it",
-    "response_format.json_schema.strict": "a schema is always held",
+    "prediction": "it would only save time, never change an answer",
+    "messages.refusal": "not shown to the model",
+    "messages.annotations": "only an empty list, as in OpenAI's answers",
+    "messages.tool_calls.index": "as in streams",
+    "response_format.json_schema.strict": "a schema is always enforced",
 }
 
 TEXT_ONLY = "this model takes text only"
@@ -83,13 +83,13 @@ _PARTLY: Mapping[str, str] = {
 }
 
 _NOTES: Mapping[str, str] = {
-    "n": "1 to 128; a prompt is computed and billed once",
-    "user": "the tenant's end user, as usage is reported",
-    "reasoning_effort": "OpenAI's values, for templates that know it",
+    "n": "1 to 128; the prompt is computed and billed once",
+    "user": "the tenant's end user, to whom usage is attributed",
+    "reasoning_effort": "OpenAI's values, for chat templates that use it",
     "top_logprobs": "0 to 20, unless the model's server allows more",
     "functions": "the older form of `tools`",
     "function_call": "the older form of `tool_choice`",
-    "messages.name": "for templates that know it",
+    "messages.name": "for chat templates that use it",
     "messages.function_call": "the older form of `tool_calls`",
     "stop": "up to 16 strings",
 }

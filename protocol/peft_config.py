@@ -1,4 +1,4 @@
-"""`adapter_config.json`, as PEFT writes it: what of it can be served, by the gateway's word and the worker's alike."""
+"""Checks which `adapter_config.json` files, as written by PEFT, can be served; the same for gateway and worker."""
 
 import math
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ _UNSUPPORTED = (
     "lora_bias",
 )
 _ALTERS_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that change the base model's weights, too: over unchanged ones the adapter means something else."""
+"""Initialisations that also change the base model's weights: on unchanged weights the adapter would be wrong."""
 
 
 class BadLoraConfig(Exception):
-    """One line that says what cannot be served."""
+    """A config that cannot be served; the message is one line that says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split())[:500])
@@ -68,7 +68,7 @@ def read_config(content: bytes) -> LoraConfig:
     if not isinstance(alpha, int | float) or isinstance(alpha, bool):
         raise BadLoraConfig(f"lora_alpha must be a number, got {alpha!r}")
     if not abs(alpha) <= MAX_SCALING * MAX_RANK:
-        # Before the division, which knows no integer of 400 digits.
+        # Checked before the division, which would overflow on an integer of 400 digits.
         raise BadLoraConfig(f"lora_alpha makes a scaling of more than {MAX_SCALING:g}")
     scaling = alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
     if abs(scaling) > MAX_SCALING:

@@ -1,7 +1,7 @@
 """Bodies of `/v1/chat/completions`, `/v1/completions`, `/tokenize` and `/detokenize`.
 
-OpenAI's fields plus those that vLLM made customary. An unknown field is an error, as at OpenAI: a mistyped
-`max_token` must not be ignored in silence. Ranges stand on the types; what a type cannot say is in `checks.py`.
+OpenAI's fields plus those that vLLM made customary. An unknown field is an error, as at OpenAI: a mistyped `max_token`
+must not be silently ignored. Types declare the ranges; rules that a type cannot express are in `checks.py`.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ from protocol.messages import Content, FunctionDefinition, Message, Tool
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-"""As wide as tokenizers take; whether it is in the vocabulary only the model's server knows."""
+"""The widest range that tokenizers accept; only the model's server knows whether an id is in the vocabulary."""
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
 Metadata = Annotated[
@@ -25,7 +25,7 @@ UsedServiceTier = Literal["default", "flex", "priority"]
 TemplateArguments = Annotated[
     dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Any], Meta(max_length=64)
 ]
-"""What a chat template reads by these names, such as `enable_thinking`: plain JSON."""
+"""Variables for the chat template, such as `enable_thinking`: plain JSON."""
 MAX_CHOICES = 128
 """Answers to one request: n for each of its prompts."""
 
@@ -64,7 +64,7 @@ class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools", 
 
 
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What chat and text completions share. None means: the default of the server or of the tier."""
+    """The fields that chat and text completions share. None means the default of the server or of the tier."""
 
     model: Annotated[str, Meta(min_length=1, max_length=200)]
     max_tokens: PositiveInt | None = None
@@ -79,7 +79,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
-    # What vLLM made customary.
+    # Fields that vLLM made customary.
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
@@ -87,9 +87,10 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     ignore_eos: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
-    """How many of a prompt's last tokens are kept; -1: as many as leave room for the answer."""
+    """Number of a prompt's last tokens to keep; -1: as many as leave room for the answer."""
     add_special_tokens: bool | None = None
-    """Of the tokenizer's own, around a prompt by text; false unless said for a chat, whose template wrote them."""
+    """Whether the tokenizer adds its special tokens around a text. False by default for a chat, whose template has
+    written them."""
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=2**18)] | None = None
     bad_words: Annotated[list[StopString], Meta(max_length=128)] | None = None
     skip_special_tokens: bool | None = None
@@ -97,24 +98,24 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     prompt_logprobs: Annotated[int, Meta(ge=-1)] | None = None
-    """How many of the likeliest beside each of the prompt's tokens; -1, as in `top_logprobs`: all of the vocabulary."""
+    """Number of likeliest tokens shown for each prompt token; -1, as in `top_logprobs`: the whole vocabulary."""
     logprob_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=1024)] | None = None
-    """Shown beside each token instead of the likeliest."""
+    """Token ids whose log-probabilities are shown with each token, instead of the likeliest."""
     structured_outputs: StructuredOutputs | None = None
-    # What vLLM called them before.
+    # vLLM's earlier names for `structured_outputs`.
     guided_json: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     guided_regex: Annotated[str, Meta(min_length=1)] | None = None
     guided_choice: Annotated[list[str], Meta(min_length=1)] | None = None
     guided_grammar: Annotated[str, Meta(min_length=1)] | None = None
     guided_whitespace_pattern: str | None = None
-    # Honoured by a worker only together with the worker key; the gateway drops a client's. Of priorities 0 is
+    # Workers honour the next fields only together with the worker key; the gateway drops a client's. Priorities: 0 is
     # enterprise, 1 pro, 2 free and 3 batch.
     priority: Annotated[int, Meta(ge=0, le=3)] | None = None
     cache_salt: Annotated[str, Meta(max_length=200)] | None = None
     continue_from: list[list[TokenId]] | None = None
-    """Of each answer the ids that it has already, from another replica; a stream goes on after them."""
+    """The ids of each answer that another replica has already generated; a stream continues after them."""
     service_tier: ServiceTier | None = None
-    # They change nothing here (`protocol.openai_fields`).
+    # These have no effect (`protocol.openai_fields`).
     metadata: Metadata | None = None
     store: bool | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
@@ -134,8 +135,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     """The older form of `tools`; `protocol.legacy` maps it."""
     function_call: Literal["none", "auto"] | NamedFunction | None = None
     reasoning_effort: Annotated[str, Meta(max_length=32)] | None = None
-    """For templates that know it."""
-    # They change nothing here, and other values are refused by name, as are the fields that can only be null
+    """For chat templates that use it."""
+    # The allowed values have no effect. Other values are refused by name, as are fields that can only be null
     # (`protocol.openai_fields`).
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1)] | None = None
     verbosity: Literal["medium"] | None = None
@@ -145,27 +146,27 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     moderation: None = None
     web_search_options: None = None
     prompt_cache_options: None = None
-    # What vLLM made customary.
+    # Fields that vLLM made customary.
     add_generation_prompt: bool | None = None
-    """False: without the mark that opens the answer. True unless said or `continue_final_message`."""
+    """False: omit the mark that opens the answer. Default: true, unless `continue_final_message` is set."""
     continue_final_message: bool | None = None
-    """The answer goes on from the last message, an assistant's, which is left open."""
+    """The answer continues the last message, which must be an assistant's and is left open."""
     echo: bool | None = None
-    """The answer begins with the last message's text, if that is an assistant's."""
+    """The answer begins with the text of the last message, if that is an assistant's."""
     chat_template_kwargs: TemplateArguments | None = None
 
 
 class PlatformChatRequest(ChatCompletionRequest, kw_only=True, forbid_unknown_fields=True):
-    """A chat as the gateway takes it: members never see `server_tools`."""
+    """A chat completion request as the gateway takes it. `server_tools` is not passed on to members."""
 
     server_tools: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=32)] | None = None
     """Names of tools that the platform calls itself (docs/server-tools.md)."""
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    # OpenAI's four forms; msgspec allows one list type in a union, so that checks.py tells mixed lists apart.
+    # OpenAI's four forms. msgspec allows only one list type in a union, so checks.py rejects mixed lists.
     prompt: str | list[str | TokenId | list[TokenId]]
-    # 0 only with echo: the prompt's own log-probabilities.
+    # 0 is allowed only with echo, to get the prompt's own log-probabilities.
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
     echo: bool | None = None
@@ -174,7 +175,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's `/tokenize`: either `prompt` or `messages`."""
+    """As at vLLM's `/tokenize`. Send either `prompt` or `messages`."""
 
     model: str | None = None
     prompt: str | None = None
@@ -184,7 +185,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateArguments | None = None
     add_special_tokens: bool | None = None
-    """True unless said for a prompt, false for messages."""
+    """Default: true for a prompt, false for messages."""
     return_token_strs: bool | None = None
 
 
@@ -197,12 +198,12 @@ GenerationRequest = ChatCompletionRequest | CompletionRequest
 
 
 def used_service_tier(request: SamplingFields) -> UsedServiceTier | None:
-    """As answers tell it; None where the request does not ask."""
+    """The service tier as shown in answers; None if the request does not set one."""
     match request.service_tier:
         case "auto" | "default":
             return "default"
         case "fast":
-            # OpenAI's other name for it.
+            # OpenAI's other name for `priority`.
             return "priority"
         case other:
             return other

@@ -1,4 +1,4 @@
-"""Bodies of answers and stream chunks, in OpenAI's shape."""
+"""Bodies of answers and stream chunks, in OpenAI's format."""
 
 from typing import Literal
 
@@ -28,7 +28,7 @@ class Usage(msgspec.Struct, kw_only=True):
 def make_usage(
     prompt_tokens: int, completion_tokens: int, *, cached_tokens: int = 0, reasoning_tokens: int | None = None
 ) -> Usage:
-    """reasoning_tokens: None for a model that does not think."""
+    """reasoning_tokens: None for a model without reasoning."""
     details = msgspec.UNSET if reasoning_tokens is None else CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
     return Usage(
         prompt_tokens=prompt_tokens,
@@ -40,7 +40,7 @@ def make_usage(
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):
-    """`token` is text, or, where the bytes are only part of a character, their escapes: `\\xf0\\x9f`."""
+    """`token` is the token's text; if its bytes are only part of a character, they are escaped: `\\xf0\\x9f`."""
 
     token: str
     logprob: float
@@ -57,9 +57,9 @@ class ChatLogprobs(msgspec.Struct, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
-    """Parallel lists. An echoed prompt's first token has nothing before it, hence null for its log-probabilities.
+    """Parallel lists. The first token of an echoed prompt follows nothing, so its log-probabilities are null.
 
-    Bytes that are only part of a character are written as `bytes:\\xf0\\x9f`; text_offset counts characters.
+    Bytes that are only part of a character are written as `bytes:\\xf0\\x9f`. `text_offset` counts characters.
     """
 
     tokens: list[str]
@@ -69,7 +69,7 @@ class CompletionLogprobs(msgspec.Struct, kw_only=True):
 
 
 class PromptLogprob(msgspec.Struct, kw_only=True):
-    """rank: 1 for the likeliest of the vocabulary."""
+    """`rank` is 1 for the likeliest token of the vocabulary."""
 
     logprob: float
     rank: int
@@ -77,7 +77,8 @@ class PromptLogprob(msgspec.Struct, kw_only=True):
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""Of each of the prompt's tokens, by id: its own and the likeliest; null for the first, which nothing stands before."""
+"""For each prompt token, by token id: its own log-probability and the likeliest; null for the first token, which
+follows nothing."""
 
 
 class ResponseMessage(msgspec.Struct, kw_only=True):
@@ -161,7 +162,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
 
 
 class Completion(msgspec.Struct, kw_only=True):
-    """The answer of `/v1/completions`, and, with `usage` unset or null, its stream chunk."""
+    """The answer of `/v1/completions`, and a chunk of its stream, in which `usage` may be absent or null."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -174,21 +175,21 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 class ModelPrice(msgspec.Struct, kw_only=True):
-    """Of one token, in nano-dollars; the tier's discount is still to be taken off."""
+    """Prices per token, and `minimum_nanousd` per request, in nano-dollars. The tier's discount is not yet deducted."""
 
     version: str
     prompt_nanousd: int
     cached_prompt_nanousd: int
     completion_nanousd: int
     adapter_token_nanousd: int
-    """On top of each token."""
+    """Surcharge per token."""
     minimum_nanousd: int
-    """Of a request."""
+    """Minimum per request."""
     discount_basis_points: int
 
 
 class ModelTier(msgspec.Struct, kw_only=True):
-    """The caller's tier, with its tenant's own limits in it; null: no limit."""
+    """The caller's tier, with the tenant's own limits applied. Null means no limit."""
 
     name: str
     requests_per_minute: int | None
@@ -201,7 +202,7 @@ class ModelTier(msgspec.Struct, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """What comes after `parent` is the gateway's."""
+    """Only the gateway sends the fields after `parent`."""
 
     id: str
     object: Literal["model"] = "model"
@@ -213,9 +214,9 @@ class ModelCard(msgspec.Struct, kw_only=True):
     kind: str | msgspec.UnsetType = msgspec.UNSET
     """chat | embedding"""
     pools: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """That may serve it."""
+    """The pools that may serve the model."""
     price: dict[str, ModelPrice] | msgspec.UnsetType = msgspec.UNSET
-    """By pool."""
+    """Pool -> price."""
     tier: ModelTier | msgspec.UnsetType = msgspec.UNSET
 
 

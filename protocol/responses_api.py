@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`: what is served of OpenAI's fields; all others are refused by name
+"""The body of `POST /v1/responses`: OpenAI's fields that are supported. All others are refused by name
 (`protocol.responses_fields`)."""
 
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from protocol.responses_fields import RESPONSES
 
 class ResponseTextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: dict[str, Any] | None = None
-    """Checked as the chat's `response_format`."""
+    """Checked like `response_format` of a chat completion."""
     verbosity: Literal["medium"] | None = None
 
 
@@ -59,7 +59,7 @@ ResponseToolChoice = Literal["none", "auto", "required"] | ResponseNamedChoice |
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(min_length=1, max_length=200)]
     input: str | list[dict[str, Any]]
-    """Items: `InputItem`, whose type may be left out."""
+    """Items: `InputItem`; a missing type means a message."""
     instructions: str | None = None
     previous_response_id: Annotated[str, Meta(max_length=100)] | None = None
     stream: bool | None = None
@@ -83,7 +83,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     background: bool | None = None
     include: Annotated[list[str], Meta(max_length=0)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
-    # Known, and refused by name.
+    # Known fields that are refused by name.
     access_programs: None = None
     background_options: None = None
     context_management: None = None
@@ -105,7 +105,7 @@ class PlainText(msgspec.Struct, kw_only=True, tag_field="type", tag="text", forb
 
 
 class OutputText(msgspec.Struct, kw_only=True, tag_field="type", tag="output_text", forbid_unknown_fields=True):
-    """As answers have it."""
+    """Text of an earlier answer, in the form in which answers contain it."""
 
     text: str
     annotations: list[Any] | None = None

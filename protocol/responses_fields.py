@@ -1,4 +1,4 @@
-"""What becomes of the fields of OpenAI's Responses API that are not simply served."""
+"""How fields of OpenAI's Responses API that are not fully supported are treated."""
 
 from collections.abc import Mapping
 
@@ -29,16 +29,16 @@ _HOSTED_ITEMS = (
 )
 
 _NO_OPS: Mapping[str, str] = {
-    "metadata": "of OpenAI's size, 16 pairs; shown with the response, while it is kept",
+    "metadata": "up to 16 pairs, as at OpenAI; returned with the response while it is stored",
     "safety_identifier": "",
     "prompt_cache_key": "prefixes are found by their content, within a tenant",
-    "input.id": "as answers have it",
-    "input.status": "as answers have it",
-    "input.phase": "no model here is shown it",
-    "input.summary": "thoughts are not shown to a model again",
-    "input.encrypted_content": "thoughts are not shown to a model again",
-    "input.content.annotations": "as answers have them",
-    "input.content.logprobs": "as answers have them",
+    "input.id": "as in answers",
+    "input.status": "as in answers",
+    "input.phase": "not shown to the model",
+    "input.summary": "reasoning is not shown to the model again",
+    "input.encrypted_content": "reasoning is not shown to the model again",
+    "input.content.annotations": "as in answers",
+    "input.content.logprobs": "as in answers",
 }
 
 _REFUSED: Mapping[str, str] = {
@@ -95,8 +95,8 @@ _PARTLY: Mapping[str, str] = {
 }
 
 _NOTES: Mapping[str, str] = {
-    "store": "unless false, for an hour after the last use (`TIERGATE_SESSION_TTL_S`)",
-    "truncation": "`auto`: the oldest turns leave, whole",
+    "store": "stored unless false, for an hour (`TIERGATE_RESPONSE_TTL_S`, else `TIERGATE_SESSION_TTL_S`)",
+    "truncation": "with `auto` the oldest turns are dropped, each as a whole",
     "instructions": "for this response alone, as at OpenAI",
     "reasoning.effort": COMPLETIONS.notes["reasoning_effort"],
     "text.format.strict": COMPLETIONS.no_ops["response_format.json_schema.strict"],

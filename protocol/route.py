@@ -1,29 +1,29 @@
-"""What `POST /v1/route` answers: where a request would go now, and everything that decided it."""
+"""The answer of `POST /v1/route`: where a request would go now, and everything that the decision is based on."""
 
 import msgspec
 
 
 class CandidateLoad(msgspec.Struct, kw_only=True):
-    """turns: the expected waiting, in the time that a prompt ahead typically takes; the least is best."""
+    """`turns` is the expected wait; one turn is the time that a prompt in the queue typically takes. Less is better."""
 
     worker_id: str
     turns: float
     num_waiting: int
     num_running: int
     is_home: bool
-    """The prompt's beginning is likely to be cached there."""
+    """Whether the prompt's beginning is likely to be cached there."""
     is_adapter_resident: bool
 
 
 class PoolStanding(msgspec.Struct, kw_only=True):
-    """standing: open, saturated, shedding (closed to best-effort tiers) or unavailable."""
+    """`standing` is `open`, `saturated`, `shedding` (closed to best-effort tiers) or `unavailable`."""
 
     pool: str
     standing: str
 
 
 class RouteExplanation(msgspec.Struct, kw_only=True):
-    """pools: those that were looked at, the wanted one first. candidates: replicas of the chosen one, best first."""
+    """`pools` are those considered, the wanted one first; `candidates` are the chosen pool's replicas, best first."""
 
     model: str
     pool: str
@@ -34,11 +34,11 @@ class RouteExplanation(msgspec.Struct, kw_only=True):
     is_uncertain: bool
     needs_large: bool
     is_warm: bool
-    """The conversation went to the large pool lately and stays there."""
+    """Whether the conversation went to the large pool lately and stays there."""
     pools: list[PoolStanding]
     candidates: list[CandidateLoad]
     prompt_tokens: int
     is_estimate: bool
     max_tokens: int
     max_cost_nanousd: int
-    """What a request would reserve."""
+    """The amount that a request would reserve."""

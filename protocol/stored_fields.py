@@ -1,4 +1,4 @@
-"""What becomes of OpenAI's fields of files, batches and kept responses that are not simply served."""
+"""How OpenAI's fields of files, batches and stored responses that are not fully supported are treated."""
 
 from protocol.openai_fields import FieldTable
 from protocol.responses_fields import RESPONSES
@@ -14,5 +14,5 @@ STORED = FieldTable(
         "completion_window": 'only "24h"',
         "endpoint": "`/v1/chat/completions`, `/v1/completions` or `/v1/embeddings`",
     },
-    {"expires_after": "30 days without it", "output_expires_after": "30 days without it", "file": "up to 200 MB"},
+    {"expires_after": "30 days by default", "output_expires_after": "30 days by default", "file": "up to 200 MB"},
 )

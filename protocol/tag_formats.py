@@ -1,4 +1,4 @@
-"""Structural tags as requests spell them: vLLM's older form with structures and triggers, and the newer one, a tree."""
+"""Structural tags as sent in requests: vLLM's older form with structures and triggers, and the newer form, a tree."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from protocol import guided
 
 
 class _Part(msgspec.Struct, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    """A part of the tree; `type` tells which."""
+    """A node of the tree; `type` selects its kind."""
 
 
 class AnyTextPart(_Part, tag="any_text"):
@@ -117,6 +117,6 @@ class Structure(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def triggered(structures: list[Structure], triggers: list[str]) -> guided.Spec:
-    """The older form."""
+    """The spec of the older form."""
     tags = [guided.Tag(each.begin, guided.JsonSchema(bytes(each.schema).decode()), each.end) for each in structures]
     return guided.TaggedText(tuple(tags), tuple(triggers))

@@ -1,4 +1,4 @@
-"""Schemas of tools' arguments: whether they are schemas at all, found out in a time that their size bounds."""
+"""Checks that the schemas of tool arguments are well-formed, in time bounded by their size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ _SCHEMA = ("additionalProperties", "not", "contains", "propertyNames", "if", "th
 
 
 def check_tool_schema(schema: Mapping[str, Any], param: str) -> None:
-    """Raises ProtocolError, naming the place. What keywords mean is left to who reads them."""
+    """Raises ProtocolError naming the place. Interpreting the keywords is left to the reader of the schema."""
     num_bytes = len(msgspec.json.encode(schema))
     if num_bytes > MAX_SCHEMA_BYTES:
         raise _refused(param, f"{num_bytes} bytes of schema, at most {MAX_SCHEMA_BYTES} are taken")

@@ -1,4 +1,4 @@
-"""What a request says about tools: its checks, and what follows from it for the prompt and for the answer."""
+"""The tool fields of a request: their checks, and what they mean for the prompt and the answer."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """tools: what the model is shown and may call. must_call: the answer is a call. is_single: of one tool at most.
+    """tools: shown to the model, which may call them. must_call: the answer must be a call.
 
-    is_limited: the conversation may show other tools, which the model must not call.
+    is_single: at most one call. is_limited: the conversation may show other tools, which the model must not call.
     """
 
     tools: tuple[Tool, ...]
@@ -32,17 +32,17 @@ class Offer:
 
     @property
     def is_strict(self) -> bool:
-        """Some call has to keep its schema."""
+        """Whether some call must follow its schema."""
         return self.must_call or any(tool.function.strict for tool in self.tools)
 
     @property
     def is_held(self) -> bool:
-        """What the model may call is held to more than what it was shown."""
+        """Whether calls must be constrained: by their schemas, or to some of the tools shown."""
         return self.is_strict or self.is_limited
 
 
 def offer_of(request: ChatCompletionRequest) -> Offer | None:
-    """Of a request that was checked, without the legacy form; None where the model may call nothing."""
+    """The offer of a checked request without the legacy form; None if the model may not call any tool."""
     choice, tools = request.tool_choice, tuple(request.tools or ())
     if not tools or choice == "none":
         return None
@@ -59,7 +59,7 @@ def offer_of(request: ChatCompletionRequest) -> Offer | None:
 
 
 def check_tools(request: ChatCompletionRequest) -> None:
-    """Raises ProtocolError, naming the place."""
+    """Raises ProtocolError naming the place."""
     if request.functions is not None or request.function_call is not None:
         _check_legacy(request)
         return
@@ -71,7 +71,7 @@ def check_tools(request: ChatCompletionRequest) -> None:
 
 
 def _check_definitions(functions: Sequence[FunctionDefinition], field: str, inner: str) -> None:
-    """inner: where in an element of `field` the function is."""
+    """inner: path of the function within an element of `field`."""
     if len(functions) > MAX_TOOLS:
         raise ProtocolError(f"{field}: {len(functions)} of them, at most {MAX_TOOLS} are taken", param=field)
     places: dict[str, int] = {}
@@ -127,10 +127,10 @@ def _refused(place: str, why: str) -> ProtocolError:
 
 
 def check_conversation(messages: Sequence[Message]) -> None:
-    """Calls and their results fit together. Raises ProtocolError, naming the place."""
+    """Check that calls and results match. Raises ProtocolError naming the place."""
     called: set[str] = set()
     unanswered: dict[str, str] = {}
-    """The last message's calls by their ids, and where these stand."""
+    """Call id -> place, for the calls of the last assistant message that have no result yet."""
     functions: set[str] = set()
     for i, message in enumerate(messages):
         if isinstance(message, ToolMessage):
@@ -177,7 +177,7 @@ def _check_calls(message: AssistantMessage, i: int) -> set[str]:
 
 
 def _check_arguments(arguments: str, place: str) -> None:
-    """Templates want an object, and would show anything else as a text that no model has seen."""
+    """Chat templates expect an object and would render anything else as text that no model was trained on."""
     try:
         if arguments:
             _OBJECT.decode(arguments)

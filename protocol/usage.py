@@ -1,7 +1,7 @@
-"""The usage event: one for each request that passed `admit`. The single definition.
+"""The usage event, in its single definition: there is one for each request that passed `admit`.
 
 Version 2 added `endpoint`, `error_code`, `error_message`, `num_attempts`, `steps_ms`, `decision` and `price_lines`; an
-event of version 1 is read as one that has none of them.
+event of version 1 is read as one without them.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ PriceLineKind = Literal["input", "cached_input", "output", "adapter", "cached_an
 
 
 class StepsMs(msgspec.Struct, kw_only=True, frozen=True):
-    """When each step was over, in milliseconds since the request's arrival; None: it never was, or nobody told.
+    """When each step was over, in milliseconds since the request's arrival; None: not reached or not reported.
 
     queue: the worker began to compute. end: the event was closed.
     """
@@ -31,7 +31,7 @@ class StepsMs(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PriceLine(msgspec.Struct, kw_only=True, frozen=True):
-    """A part of the cost. amount_nanousd = quantity * unit_price_nanousd; what lowers the cost is negative."""
+    """A part of the cost. amount_nanousd = quantity * unit_price_nanousd; parts that lower the cost are negative."""
 
     kind: PriceLineKind
     quantity: int
@@ -40,10 +40,11 @@ class PriceLine(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
-    """Deduplicated by (tenant_id, request_id). Money is integers of 1e-9 dollars; times are milliseconds.
+    """Deduplicated by (tenant_id, request_id). Money is in integers of 1e-9 dollars; times are in milliseconds.
 
-    status: `ok` ended by itself; `cancelled` the client left; `error` we or the worker failed; `lost` the gateway
-    died while it was open, tokens as far as known. `timestamp` is the request's arrival in UTC and never changes.
+    status: `ok`: ended by itself; `cancelled`: the client left; `error`: we or the worker failed; `lost`: the gateway
+    died while the request was open, with the tokens known until then. `timestamp` is the request's arrival in UTC and
+    never changes.
     """
 
     request_id: str
@@ -54,7 +55,7 @@ class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
     user_id: str | None = None
     session_id: str | None = None
     model_version: str
-    """The model's id, and after an `@` the version of its files where the worker tells it."""
+    """The model's id and, after an `@`, the version of its files if the worker reports it."""
     pool: str
     requested_model: str
     route_reason: str
@@ -75,18 +76,18 @@ class UsageEvent(msgspec.Struct, kw_only=True, frozen=True):
     timestamp: datetime
     schema_version: int = SCHEMA_VERSION
     endpoint: str | None = None
-    """The path that the client asked."""
+    """The path that the client called."""
     error_code: str | None = None
     error_message: str | None = None
-    """At most MAX_ERROR_CHARS, in our own words: never what the client wrote into its prompt."""
+    """At most MAX_ERROR_CHARS, in our own words: never text from the client's prompt."""
     num_attempts: int = 0
-    """How many replicas were tried."""
+    """Number of replicas that were tried."""
     steps_ms: StepsMs = StepsMs()
     decision: str | None = None
-    """JSON, at most MAX_DECISION_BYTES: why the request went where it went."""
+    """JSON, at most MAX_DECISION_BYTES: why the request was routed as it was."""
     price_lines: tuple[PriceLine, ...] = ()
-    """Their amounts add up to `cost_nanousd`; none where nothing is billed."""
+    """Their amounts add up to `cost_nanousd`; empty if nothing is billed."""
     batch_id: str | None = None
-    """The batch that it was a line of."""
+    """The batch that the request was a line of."""
     cached_answer: bool = False
-    """Nothing was computed: the answer had been given before (docs/caching.md)."""
+    """Whether the answer came from the answer cache and nothing was computed (docs/caching.md)."""

@@ -1,18 +1,19 @@
-"""Which replica of a pool takes a request: the one where its first token is likely to come soonest.
+"""Chooses the replica of a pool for a request: the one whose first token is likely to come soonest.
 
-Waiting is measured in turns: one turn is what a prompt ahead in a replica's queue typically takes. To the turns of
-each candidate (`Replica.waiting_turns`) comes what the request would have to have computed or loaded there again:
+Waiting is measured in turns: one turn is the time that a prompt ahead in a replica's queue typically takes. A penalty
+is added to each candidate's turns (`Replica.waiting_turns`) for work that would have to be repeated there:
 
 | constant     | turns | when                                                                                    |
 |--------------|-------|-----------------------------------------------------------------------------------------|
-| COLD_ADAPTER | 6     | its adapter must be loaded                                                              |
-| OTHER_GROUP  | 1.5   | no replica that its prompt's beginning belongs to: the prefix cache has nothing of it   |
-| OTHER_HOME   | 0.4   | of these, not the one that the conversation belongs to: only its beginning is cached    |
+| COLD_ADAPTER | 6     | the adapter must be loaded                                                              |
+| OTHER_GROUP  | 1.5   | the replica is not among the homes of the prompt's beginning: nothing of it is cached   |
+| OTHER_HOME   | 0.4   | a home, but not the one of this conversation: only the prompt's beginning is cached     |
 
-Where a pool has more than FEW replicas only some are looked at: the homes of the prompt's beginning on a hash ring
-(GROUP of them, so that a beginning that many share is cached by several), the replicas that have the adapter, and four
-by chance: two of all, and, if reports are fresh, two of the idlest quarter. Chance is a hash of the request's id:
-gateways with one picture do not all take the same replica, and a decision can be repeated.
+In a pool with more than FEW replicas only some are considered: the homes of the prompt's beginning on a hash ring
+(GROUP of them, so that a popular beginning is cached by several), a few replicas that have the adapter, and random
+ones: two of all, and, if reports are fresh and no adapter is requested, two of the least busy quarter. Randomness comes
+from a hash of the request id, so gateways with the same picture do not all choose the same replica, and a decision can
+be reproduced.
 """
 
 import zlib
@@ -32,14 +33,15 @@ _MAX_RESIDENTS = 4
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """group: a hash of the tenant and the prompt's beginning that others may share; turn: of the conversation."""
+    """group: a hash of the tenant and of the prompt's beginning, which requests may share; turn: a hash of the
+    conversation."""
 
     group: int
     turn: int
 
 
 class Candidate(msgspec.Struct, frozen=True, order=True):
-    """turns: the expected waiting, the least is best; equals fall by `tie`. The counts are live."""
+    """turns: the expected wait, smaller is better; `tie` breaks ties. The counts are live."""
 
     turns: float
     tie: int
@@ -64,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
 def order(
     pool: Pool, *, request_id: str, adapter: str | None = None, affinity: Affinity | None = None
 ) -> tuple[Candidate, ...]:
-    """The replicas that were looked at, best first; all usable ones of a small pool, none only where there is none."""
+    """The considered replicas, best first: all usable ones in a small pool. Empty only if there is no usable one."""
     replicas = pool.replicas
     serving = replicas.serving(adapter)
     seed = zlib.crc32(request_id.encode())
@@ -81,7 +83,7 @@ def order(
         is_resident = adapter is None or replica.has_resident(adapter)
         if not is_resident:
             turns += COLD_ADAPTER
-        # In an order that does not depend on where the replicas stand in the picture.
+        # Ties are broken independently of the order of the replicas in the picture.
         tie = (seed ^ replica.hash) * 2654435761 & 0xFFFFFFFF
         scored.append(Candidate(turns, tie, place, replica, replica is home, is_resident))
     scored.sort()
@@ -89,7 +91,8 @@ def order(
 
 
 def _group(replicas: Replicas, adapter: str | None, affinity: Affinity | None) -> list[Replica]:
-    """Where the prompt's beginning is likely to be cached. An adapter has homes, too."""
+    """The homes of the adapter, if one is requested; otherwise the replicas where the prompt's beginning is likely to
+    be cached."""
     if adapter is not None:
         key = hash_key("adapter", adapter)
     elif affinity is not None:

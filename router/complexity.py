@@ -1,17 +1,17 @@
-"""How hard a prompt looks, as a number from 0 to 1: deterministic, the same on every gateway, about 80 microseconds.
+"""Scores how hard a prompt looks, from 0 to 1. Deterministic, the same on every gateway, about 80 microseconds.
 
-A score of 0.3 says: on prompts like this one the large model is right where the small one is wrong in three of ten.
-It comes from trained weights (`router/weights.bin`, or an operator's own); what they cannot know, structure says,
-which only raises it:
+A score of 0.3 means: for three of ten prompts like this one, the large model is right and the small one is wrong.
+The score comes from trained weights (`router/weights.bin`, or an operator's own). For structure that the weights cannot
+judge there are minimum scores:
 
 | structure                                            | at least        |
 |------------------------------------------------------|-----------------|
 | tools offered or called, an answer by a JSON schema  | STRUCTURE_SCORE |
 | code, or a request for code                          | CODE_SCORE      |
-| another language than English                        | FOREIGN_SCORE   |
+| a language other than English                        | FOREIGN_SCORE   |
 | a conversation of LONG_TURNS user messages or more   | LONG_SCORE      |
 
-Only the last user message and the system messages are read, at most 4,096 characters of each: their head and tail.
+Only the last user message and the system messages are read, at most 4,096 characters of each: the head and the tail.
 """
 
 import functools
@@ -50,10 +50,10 @@ _CODE_SIGNS = {
     "{": ("{\n",),
     "}": ("}\n",),
 }
-"""By a character that each has: to look for one is 20 times faster than for two."""
+"""Character -> signs that contain it: searching for one character is 20 times faster than for two."""
 _SCHEMA_WORDS = ("json schema", "JSON schema", "JSON Schema")
 _FENCE = "```"
-# Linear: no unbounded repeat that may fail and begin again one character later.
+# Runs in linear time: no unbounded repeat can fail and restart one character later.
 _DECLARATION = re.compile(
     r"^\s*(?:async )?(?:def|fn|function) \w+\(|\bconst \w+ = |\bSELECT\b.{1,200}\bFROM\b|^\s*#include [<\"]|"
     r"\bpublic static \w+ \w+\(|^\s*import \w+$",
@@ -63,9 +63,9 @@ _ENOUGH_CODE, _ENOUGH_NAMED, _FEWEST_SIGNS, _ENOUGH_FOREIGN = 3, 2, 2, 2
 
 
 class Complexity(msgspec.Struct, frozen=True):
-    """needs_large: tools or a schema, with which the small model is never trusted.
+    """needs_large: tools or a schema, for which the small model is never used.
 
-    is_uncertain: another language than English, of which the weights know nothing.
+    is_uncertain: a language other than English, on which the weights were not trained.
     """
 
     score: float
@@ -89,12 +89,12 @@ def chat_complexity(
     weights: Weights | None = None,
     is_structured: bool = False,
 ) -> Complexity:
-    """is_structured: the request itself says that the answer follows a schema."""
+    """is_structured: the request itself demands an answer that follows a schema."""
     return complexity_of(chat_prompt(messages, tools, is_structured=is_structured), weights)
 
 
 def complexity_of(prompt: Prompt, weights: Weights | None = None) -> Complexity:
-    """By the shipped weights, unless others are given."""
+    """Uses the shipped weights unless others are given."""
     reading = read(prompt)
     probability, floor = (weights or shipped_weights()).probability(reading), floor_of(prompt, reading)
     return Complexity(
@@ -105,7 +105,7 @@ def complexity_of(prompt: Prompt, weights: Weights | None = None) -> Complexity:
 
 
 def unscored(prompt: Prompt) -> Complexity:
-    """Of a request that names its model: only what keeps it from a smaller one."""
+    """For a request that names its model: only whether it needs the large one."""
     return Complexity(0.0, needs_large=prompt.has_tools or prompt.has_schema)
 
 
@@ -141,7 +141,7 @@ def chat_prompt(messages: Sequence[Message], tools: Sequence[Tool] = (), *, is_s
 
 
 def floor_of(prompt: Prompt, reading: Reading) -> float:
-    """What structure alone says; 0 where it says nothing."""
+    """The minimum score given by structure alone; 0 if there is none."""
     if prompt.has_tools or prompt.has_schema:
         return STRUCTURE_SCORE
     if _is_code(prompt.text, reading):
@@ -152,7 +152,7 @@ def floor_of(prompt: Prompt, reading: Reading) -> float:
 
 
 def _is_code(text: str, reading: Reading) -> bool:
-    """A fence, signs of a program, or words of programming of which at least one is rarely anything else."""
+    """Whether the text has a code fence, program signs, or enough programming words."""
     count = reading.counts.item
     named, words, declared = count(COUNT["programming"]), count(COUNT["code"]), count(COUNT["declarations"])
     if (named and named + words >= _ENOUGH_NAMED) or words >= _ENOUGH_CODE:
@@ -165,7 +165,7 @@ def _is_code(text: str, reading: Reading) -> bool:
     program_signs, has_calls = count(COUNT["program_signs"]), "()" in read_text
     if program_signs + count(COUNT["operators"]) < _FEWEST_SIGNS and not has_calls:
         return False
-    # To count the signs would be a tenth of the whole score: most prompts with a sum in them stop here.
+    # Counting the signs would cost a tenth of the whole score; most prompts with arithmetic stop here.
     if not (program_signs or named or words or declared or has_calls or ">" in read_text):
         return False
     signs = sum([read_text.count(sign) for mark, signs in _CODE_SIGNS.items() if mark in read_text for sign in signs])
@@ -175,7 +175,7 @@ def _is_code(text: str, reading: Reading) -> bool:
 
 
 def _is_foreign(reading: Reading) -> bool:
-    """Another script, or more words of other languages than of English."""
+    """Whether the text is in another script, or has more words of other languages than of English."""
     count = reading.counts.item
     num_beyond, foreign = count(COUNT["beyond_ascii"]), count(COUNT["foreign"])
     if num_beyond >= 8 and num_beyond > reading.words.lengths.sum() / 6:
@@ -187,5 +187,5 @@ def _has_schema(text: str) -> bool:
     read_text = excerpt(text)
     if '"' in read_text and ('"properties"' in read_text or ("$" in read_text and '"$ref"' in read_text)):
         return True
-    # All of them have it: most texts are done after one look.
+    # All schema words contain `chema`, so most texts are ruled out by one search.
     return "chema" in read_text and any(words in read_text for words in _SCHEMA_WORDS)

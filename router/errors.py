@@ -1,4 +1,4 @@
-"""Why a request has no route. The gateway maps each class to a status."""
+"""The reasons why a request has no route. The gateway maps each class to an HTTP status."""
 
 
 class RouteError(Exception):
@@ -14,7 +14,7 @@ class PoolNotAllowed(RouteError):
 
 
 class DoesNotFit(RouteError):
-    """Prompt and answer together are longer than the context window of every pool allowed."""
+    """Prompt and answer together are longer than the context window of every allowed pool."""
 
 
 class NoReplica(RouteError):
@@ -22,7 +22,7 @@ class NoReplica(RouteError):
 
 
 class Saturated(RouteError):
-    """Every replica has too long a queue for this tier; `wanted` is the pool that it would have gone to."""
+    """Every replica's queue is too long for this tier; `wanted` is the pool that the request would have gone to."""
 
     def __init__(self, message: str, retry_after_s: float, *, wanted: str = "") -> None:
         super().__init__(message)
@@ -31,4 +31,4 @@ class Saturated(RouteError):
 
 
 class BadWeights(ValueError):
-    """A file of router weights that cannot be used. The message is one line for an operator."""
+    """A router weights file that cannot be used. The message is one line for an operator."""

@@ -1,4 +1,4 @@
-"""What a prompt looks like, as numbers: its length, its words, its signs, its enumerations and its conversation."""
+"""Numeric features of a prompt: its length, words, signs and enumerations, and its conversation."""
 
 import math
 
@@ -39,16 +39,16 @@ SHAPES = (
     "longest_number", "number_length", "sentence_words", "word_length", "user_turns",
 )  # fmt: skip
 LINEAR = ("log_chars", "open_log_chars", "rule_constraints")
-"""Read by the linear part alone: trees that knew the length would learn how long the questions of an exam are."""
+"""Used by the linear part only: trees that saw the length would learn how long exam questions are."""
 NAMES = (*(f"{name}_a_word" for name in COUNTED), *SHAPES, *LINEAR, "word_gain")
 PLACE = {name: place for place, name in enumerate(NAMES)}
 COUNT = {name: place for place, name in enumerate(COUNTED)}
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
-    """What is scored: the last user message. `rules`: the system messages; `num_chars`: of the whole conversation.
+    """The text to score: the last user message. `rules`: the system messages; `num_chars`: of the whole conversation.
 
-    has_tools: any is offered or was called; has_schema: the answer has to follow one.
+    has_tools: a tool is offered or was called; has_schema: the answer must follow a schema.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
-    """counts float64 [COUNTED], features float32 [NAMES] but for the last, which the weights add; words of the text."""
+    """counts: float64 [COUNTED]. features: float32 [NAMES]; the weights fill in the last one. words: of the text."""
 
     counts: NDArray[np.float64]
     features: NDArray[np.float32]
@@ -69,7 +69,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 
 def read(prompt: Prompt) -> Reading:
     text = excerpt(prompt.text)
-    # Half a surrogate pair, which JSON may carry, is a character like any other.
+    # A lone surrogate, which JSON may contain, is treated like any other character.
     utf8 = text.encode("utf-8", "surrogatepass")
     words = read_words(utf8)
     num_words, num_numbers = max(1, words.lengths.size), words.number_lengths.size
@@ -105,7 +105,7 @@ def read(prompt: Prompt) -> Reading:
 
 
 def excerpt(text: str) -> str:
-    """All of a short text; head and tail of a long one, where the task usually stands."""
+    """A short text in full; head and tail of a long one, where the task usually is."""
     if len(text) <= MAX_SCANNED_CHARS:
         return text
     half = MAX_SCANNED_CHARS // 2
@@ -113,7 +113,7 @@ def excerpt(text: str) -> str:
 
 
 def _sign_matrix() -> NDArray[np.float64]:
-    """[bytes, signs]; a character beyond ASCII counts by its first byte."""
+    """[bytes, signs]; a non-ASCII character is counted by its first byte."""
     matrix = np.zeros((256, len(_SIGNS) + 1))
     for column, signs in enumerate(_SIGNS.values()):
         matrix[list(signs.encode()), column] = 1.0
@@ -129,7 +129,7 @@ def _length_classes() -> NDArray[np.uint8]:
 
 
 def _group_tables() -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """For each hash the number of its set of groups, and for each such set [sets, groups] which groups are in it."""
+    """The index of the set of groups of each hash, and [sets, groups]: which groups are in each set."""
     bits = np.zeros(2**HASH_BITS, dtype=np.uint32)
     for number, words in enumerate(GROUPS.values()):
         bits[read_words(" ".join(words).encode()).hashes] |= np.uint32(1 << number)
@@ -155,7 +155,7 @@ def _count_lengths(words: Words) -> NDArray[np.intp]:
 
 
 def _count_distinct(words: Words) -> int:
-    # A twentieth of a long text's words share a place, which costs less than a table for all hashes.
+    # In a long text about 5 % of the words collide in this small table; a table for all hashes would cost more.
     is_seen = np.zeros(_SEEN_PLACES, dtype=np.bool_)
     is_seen[words.hashes & (_SEEN_PLACES - 1)] = True
     return int(np.count_nonzero(is_seen))
@@ -172,7 +172,7 @@ _WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 
 
 def _enumeration(text: str) -> tuple[int, float, float]:
-    """Lines like `A. this` or `2) that`: how many, how far their lengths part, and how many of them have digits."""
+    """Lines like `A. this` or `2) that`: their number, relative spread of lengths, and the share that has digits."""
     options = [line for line in text.split("\n", _MAX_LINES) if line[1:3] in (". ", ") ") and line[0].isalnum()]
     if len(options) < 2:
         return 0, 0.0, 0.0

@@ -1,4 +1,5 @@
-"""An immutable picture of what could serve a request right now. The gateway draws it; the router only looks."""
+"""An immutable picture of the pools and replicas that can serve requests now. The gateway draws it; the router reads
+it."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -19,10 +20,10 @@ PoolKind = Literal["chat", "embedding"]
 
 
 class Member(msgspec.Struct, kw_only=True, frozen=True):
-    """One replica, as the gateway drew it. `load` is None for servers that do not report theirs.
+    """One replica in the gateway's picture. `load` is None for servers that do not report it.
 
-    All of it is as old as the picture, but for `in_flight`, which goes on counting. What members report is not
-    believed blindly: counts may be negative, and more than one registration may name the same server.
+    All fields are as old as the picture, except `in_flight`, which stays live. Reports are not trusted blindly: counts
+    may be negative, and more than one registration may name the same server.
     """
 
     worker_id: str
@@ -30,28 +31,28 @@ class Member(msgspec.Struct, kw_only=True, frozen=True):
     engine: EngineKind = "tiergate"
     model_name: str
     lacks: frozenset[str] = frozenset()
-    """What it would ignore or fail at, though OpenAI's API has it."""
+    """Features of OpenAI's API that the member would ignore or fail at."""
     load: LoadReport | None = None
     age_s: float = 0.0
-    """How old `load` was when the picture was drawn, by the gateway's own clock since it received it."""
+    """Age of `load` when the picture was drawn, by the gateway's own clock since it received the report."""
     is_healthy: bool = True
     is_on_trial: bool = False
-    """Its circuit breaker is half open: one request of this process at a time finds out whether it is well."""
+    """The circuit breaker is half open: one request of this process at a time probes whether the replica is healthy."""
     is_drained: bool = False
-    """An operator keeps new requests away."""
+    """An operator has drained the replica: it gets no new requests."""
     weight: float = 1.0
-    """The share of its fair load that it gets, above 0 and up to 1: less than 1 while a new replica starts slowly."""
+    """The fraction of its fair load that the replica gets, above 0 and up to 1: below 1 during slow start."""
     recent_ttft_ms: float | None = None
-    """From sending to the first token, a moving average of the last seconds; None where nothing was measured."""
+    """Time from sending to the first token, a moving average of the last seconds; None if nothing was measured."""
     in_flight: InFlight = msgspec.field(default_factory=InFlight)
-    """This gateway process's own requests there, the same object from picture to picture."""
+    """This gateway process's own requests at the member; the same object in every picture."""
     own_unanswered: int = 0
-    """Of `in_flight`, when `load` came: these were counted by the report as well."""
+    """The count of `in_flight` when `load` arrived, likewise `own_streaming`: the report includes these requests."""
     own_streaming: int = 0
 
 
 class Pool(msgspec.Struct, kw_only=True, frozen=True, dict=True):
-    """Replicas of one model. `adapters` are the names that the members know them by."""
+    """Replicas of one model. `adapters`: adapter names as used at the members."""
 
     name: str
     model_id: str
@@ -60,20 +61,20 @@ class Pool(msgspec.Struct, kw_only=True, frozen=True, dict=True):
     members: tuple[Member, ...] = ()
     adapters: frozenset[str] = frozenset()
     prices: tuple[int, int, int, int] | None = None
-    """Of a token of the prompt, of a cached one and of the answer, and the least for a request, in 1e-9 dollars; None
-    where nobody priced it."""
+    """Prices of a prompt token, a cached prompt token and an answer token, and the minimum per request, in 1e-9
+    dollars; None: not priced."""
 
     overflow_of: str | None = None
-    """The pool that this one, a provider outside, takes requests of. No client asks for it by name."""
+    """The pool whose overflow this one, an external provider, takes. Clients cannot ask for it by name."""
 
     @cached_property
     def replicas(self) -> Replicas:
-        """Computed by the first decision that needs it, once a picture."""
+        """Computed once per picture, by the first decision that needs it."""
         return Replicas(self.members)
 
     @cached_property
     def lacks(self) -> frozenset[str]:
-        """What a request may not ask for, since it may come to any of the members."""
+        """Features that a request may not use, because it may be sent to any of the members."""
         return frozenset[str]().union(*[member.lacks for member in self.members])
 
 
@@ -82,9 +83,9 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True, dict=True):
 
     @cached_property
     def _by_name(self) -> Mapping[str, Pool]:
-        """By model's id and by name, which goes first; of pools that clients may ask for."""
+        """Pools that clients may ask for, by model id and by name; a name takes precedence."""
         asked = [pool for pool in self.pools.values() if pool.overflow_of is None]
-        # Of two pools with one model the first, as they are listed.
+        # Among pools with the same model the first listed one wins.
         return {pool.model_id: pool for pool in reversed(asked)} | {pool.name: pool for pool in asked}
 
     @cached_property
@@ -93,7 +94,7 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True, dict=True):
         return {pool.overflow_of: pool for pool in pools if pool.overflow_of is not None}
 
     def pool_serving(self, model: str) -> Pool | None:
-        """The pool that a client asked for by its own name or by its model's id."""
+        """The pool that a client asked for by its name or by its model id."""
         return self._by_name.get(model)
 
     def overflow_of(self, pool: Pool) -> Pool | None:
@@ -101,11 +102,11 @@ class Fleet(msgspec.Struct, kw_only=True, frozen=True, dict=True):
 
 
 def usable_members(pool: Pool, *, adapter: str | None = None) -> tuple[Member, ...]:
-    """Members that are up and, where an adapter is asked for, serve it; `adapter` is its name at the members.
+    """Members that are up and serve the requested adapter, if any; `adapter` is its name at the members.
 
-    A server that does not report its load does not report its adapters either: it is trusted.
+    A server that does not report its load does not report its adapters either, and is assumed to serve the adapter.
     """
-    # Plain conditions, where calls would cost more than all the rest of a decision.
+    # Plain conditions, because calls would cost more than all the rest of a decision.
     return tuple(
         [
             member

@@ -1,19 +1,19 @@
-"""Whether a pool takes requests that need not go there: full or not, as a state that follows the load without flapping.
+"""Whether a pool takes requests that could go elsewhere, as a state that follows the load without flapping.
 
 | constant   | value | why                                                                                        |
 |------------|-------|--------------------------------------------------------------------------------------------|
-| CALM_S     | 2     | queues must be short for this long before a closed pool opens; four reports                |
-| HOLD_S     | 10    | between two switches while requests are still being kept away                              |
-| MAX_HOLD_S | 80    | doubled up to this whenever a pool that opened under demand had to close within RELAPSE_S  |
+| CALM_S     | 2     | queues must be short for this long (four reports) before a closed pool opens               |
+| HOLD_S     | 10    | minimum time between two switches while requests are still being kept away                 |
+| MAX_HOLD_S | 80    | HOLD_S doubles, up to this, each time a pool that opened under demand closes in RELAPSE_S  |
 | RELAPSE_S  | 30    |                                                                                            |
-| GAP        | 6     | a pause as long as that many of the requests kept away usually take means that they ended  |
-| MAX_GAP_S  | 4.5   | but not longer: a pool is open again within 5 s of the load's end                          |
-| HEADROOM   | 0.9   | a pool opens under demand only if that is below this share of what it served when full     |
-| LATE_AT    | 0.8   | of the target: from here on a first token counts as late, so that shedding begins before   |
+| GAP        | 6     | a pause of this many mean intervals between kept-away requests means that the load ended   |
+| MAX_GAP_S  | 4.5   | upper bound of that pause: a pool is open again within 5 s of the load's end               |
+| HEADROOM   | 0.9   | a pool opens under demand only if demand is below this share of its throughput when full   |
+| LATE_AT    | 0.8   | share of the target from which a first token counts as late, so shedding begins in time    |
 
-A pool closes as soon as every replica is full. Then its queues are short because requests are kept away, not because
-these have stopped coming: so it opens soon (CALM_S) when nobody comes or waits any more, and else only when the demand
-that it would get fits into what it is known to serve.
+A pool closes as soon as every replica is full. From then on its queues may be short because requests are kept away, not
+because they have stopped coming. So the pool opens soon (CALM_S) if no requests come or wait any more; otherwise only
+if the expected demand fits into its known throughput.
 """
 
 from router.fleet import Fleet, Pool
@@ -32,7 +32,7 @@ _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
 
 
 class Door:
-    """Open or closed, with what keeps it from swinging. Pure but for its own memory."""
+    """An open or closed state with hysteresis. Pure except for its own memory."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -43,7 +43,7 @@ class Door:
         self._opened_under_demand = False
 
     def observe(self, now_s: float, *, must_close: bool, is_calm: bool, is_over: bool, fits: bool) -> None:
-        """is_over: the load has ended, as far as can be told. fits: all demand has room."""
+        """is_over: the load seems to have ended. fits: there is room for all of the demand."""
         if not self.is_closed:
             if must_close and not (self._opened_under_demand and now_s - self._switched_s < HOLD_S):
                 self._close(now_s)
@@ -80,7 +80,7 @@ class Door:
 
 
 class PoolGate:
-    """One pool, as one gateway process sees it: the picture that all share, and its own requests."""
+    """The state of one pool in one gateway process, from the shared picture and the process's own requests."""
 
     def __init__(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
         self._thresholds = thresholds
@@ -96,7 +96,7 @@ class PoolGate:
         self._taken.note(now_s)
 
     def note_kept_away(self, now_s: float) -> None:
-        """A request that wanted this pool went elsewhere, or was refused, for lack of room here."""
+        """A request for this pool went elsewhere or was refused, for lack of room here."""
         self._kept_away.note(now_s)
         self._kept_away_s = now_s
 
@@ -104,21 +104,21 @@ class PoolGate:
         self._ended.note(now_s)
 
     def note_full(self, worker_id: str, now_s: float) -> None:
-        """A replica refused a request because it is full, whatever its report said."""
+        """A replica refused a request as full, whatever its report says."""
         self._full_at_s[worker_id] = now_s
 
     def note_spent(self, now_s: float) -> None:
-        """Its budget is used up: it is asked again in a while."""
+        """The pool's budget is used up: try it again after SPENT_S."""
         self._spent_until_s = now_s + SPENT_S
 
     def note_first_token(self, now_s: float, *, ttft_ms: float, target_ms: float) -> None:
-        """Of a request whose tier has a target."""
+        """Note the time to first token of a request whose tier has a target."""
         self._latencies.note(now_s, is_late=ttft_ms > LATE_AT * target_ms)
 
     def observe(self, pool: Pool, now_s: float) -> PoolState:
         self._full_at_s = {each: at_s for each, at_s in self._full_at_s.items() if now_s - at_s < _SAID_FULL_S}
         is_full = is_pool_full(pool, self._thresholds, said_full=self._full_at_s)
-        # Where nobody waits, a first token is late for its prompt's own length, which shedding does not cure.
+        # If no request waits, a first token is late because of its own prompt's length, which shedding does not help.
         is_late = self._latencies.are_late(now_s, share=LATE_SHARE, least=_LEAST_LATE)
         is_pressed = is_late and num_waiting(pool) > 0
         ended = self._ended.per_second(now_s)
@@ -126,7 +126,7 @@ class PoolGate:
             self._capacity = ended if self._capacity is None else max(ended, 0.8 * self._capacity + 0.2 * ended)
         kept_away = self._kept_away.per_second(self._kept_away_s)
         demand = self._taken.per_second(now_s) + self._kept_away.per_second(now_s)
-        # Chance leaves gaps between requests, the longer the rarer these are.
+        # Requests arrive at random, so the rarer they are, the longer the gaps between them.
         gap_s = min(max(GAP / kept_away, CALM_S), MAX_GAP_S) if kept_away > 0 else CALM_S
         is_over = now_s - self._kept_away_s >= gap_s and num_waiting(pool) == 0
         fits = self._capacity is not None and demand <= HEADROOM * self._capacity
@@ -141,19 +141,19 @@ class PoolGate:
         )
 
     def _retry_after_s(self, pool: Pool, now_s: float, ended: float) -> float:
-        """When the queues are likely to be short, at the rate at which requests end now."""
+        """How long until the queues are likely to be short, at the current rate of finished requests."""
         hold_s = max(self.saturation.hold_left_s(now_s), self.shedding.hold_left_s(now_s))
         waiting = num_waiting(pool)
         own = sum([replica.member.in_flight.num_requests for replica in pool.replicas.usable])
         everybody = sum([replica.num_waiting + replica.num_running for replica in pool.replicas.usable])
-        # Other gateways' requests end, too, in proportion to what they have there.
+        # Other gateways' requests end, too, in proportion to their number at these replicas.
         rate = ended * everybody / own if own else ended
         drain_s = waiting / rate if rate > 0 else 0.0
         return min(max(drain_s, hold_s, _MIN_RETRY_S), _MAX_RETRY_S)
 
 
 class Gates:
-    """The gates of all pools; `states` is how they stood when they were last looked at."""
+    """The gates of all pools; `states` holds their states as of the last `observe`."""
 
     def __init__(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> None:
         self.thresholds = thresholds
@@ -167,6 +167,6 @@ class Gates:
         return gate
 
     def observe(self, fleet: Fleet, now_s: float) -> None:
-        """Judge every pool anew."""
+        """Update the state of every pool."""
         self._gates = {name: gate for name, gate in self._gates.items() if name in fleet.pools}
         self.states = {name: self.of(name).observe(pool, now_s) for name, pool in fleet.pools.items()}

@@ -1,4 +1,4 @@
-"""When a first token is late, and which replica is asked for it then, too."""
+"""Hedging: when a first token is late, and which second replica to ask for it then."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,15 +7,15 @@ from router.fleet import Member
 from router.saturation import Thresholds, is_full
 
 LATE_SHARE = 0.95
-"""A first token is late when it takes longer than this share of the last minute's."""
+"""A first token is late if it takes longer than this share of the first tokens of the last minute."""
 ENOUGH = 20
-"""Fewer times tell no such share."""
+"""Minimum number of measured times for that."""
 
 
 def late_after_ms(first: Member, candidates: Iterable[Member], now_s: float) -> float | None:
-    """From sending to `first`: by its own times or, where these are too few, by those of all candidates.
+    """How long after sending to `first` its first token is late: by its own times or, if too few, by all candidates'.
 
-    None where these are too few as well.
+    None if these are too few as well.
     """
     times_ms = first.in_flight.measured_ms(now_s)
     if len(times_ms) < ENOUGH:
@@ -26,7 +26,7 @@ def late_after_ms(first: Member, candidates: Iterable[Member], now_s: float) -> 
 
 
 def spare(candidates: Sequence[Candidate], first: Member, thresholds: Thresholds) -> Member | None:
-    """The best other replica that has room; None where asking one would only lengthen a queue."""
+    """The best other replica with room; None if asking another one would only lengthen a queue."""
     for candidate in candidates:
         member = candidate.member
         if member.url != first.url and not member.is_on_trial and not is_full(candidate.replica, thresholds):

@@ -1,4 +1,4 @@
-"""Rates and latencies of the last seconds, in bounded memory. Times are of the caller's monotonic clock."""
+"""Rates and latencies over the last seconds, in bounded memory. Times are seconds of the caller's monotonic clock."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ _MAX_SAMPLES = 512
 
 
 class Rate:
-    """Events a second, over the last `window_s` whole seconds."""
+    """Events per second, over the last `window_s` whole seconds."""
 
     def __init__(self, window_s: int) -> None:
         self._window_s = window_s
@@ -28,12 +28,12 @@ class Rate:
             return 0.0
         newest = int(now_s)
         total = sum([count for second, count in self._seconds if newest - self._window_s < second <= newest])
-        # Not more seconds than have passed since the first event, or a rate that has just begun would look small.
+        # Divide by no more seconds than have passed since the first event, or a new rate would look too small.
         return total / min(self._window_s, max(1.0, now_s - self._started_s))
 
 
 class Latencies:
-    """How many of the last requests came late."""
+    """The share of late ones among the last requests."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -43,7 +43,7 @@ class Latencies:
         self._samples.append((now_s, is_late))
 
     def are_late(self, now_s: float, *, share: float, least: int) -> bool:
-        """Whether more than `share` of them were, and at least `least`."""
+        """Whether more than `share` of the requests in the window, and at least `least`, were late."""
         while self._samples and now_s - self._samples[0][0] > self._window_s:
             self._samples.popleft()
         num_late = sum([is_late for _, is_late in self._samples])

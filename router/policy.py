@@ -1,6 +1,6 @@
-"""From a request, its tier and the fleet to one pool and an order of replicas to try.
+"""Decides from a request, its tier and the fleet on one pool and the order of replicas to try.
 
-Which other pool may stand in for the wanted one, where that has no replica or no room:
+Which other pool may stand in for the wanted one if that has no replica or no room:
 
 | asked for                 | wanted pool has no replica     | wanted pool is saturated                         |
 |---------------------------|--------------------------------|--------------------------------------------------|
@@ -8,11 +8,12 @@ Which other pool may stand in for the wanted one, where that has no replica or n
 |                           |                                | are not best-effort also a dearer one            |
 | a pool's or model's name  | `fallback`: a cheaper one      | `fallback`: a cheaper one                        |
 
-A pool's overflow, a provider outside, comes before every other pool, for all tiers but best-effort ones; for a pool
-that was named only where no price of it is higher. Requests do not wait there, and its budget closes it.
+A pool's overflow, an external provider, comes before every other pool, except for best-effort tiers. For a pool that
+the client named it is used only if none of its prices is higher. Requests do not wait at an overflow, and it closes
+once its budget is spent.
 
-Cheaper is what comes earlier in the order of pools (small, large) and has no price above the other's. Either alone
-could mislead: the order tells what the operator pays, the prices what the client does.
+A pool is cheaper if it comes earlier in the order of pools (small, large) and has no price above the other's. Either
+alone could mislead: the order reflects what the operator pays, the prices what the client pays.
 """
 
 from collections.abc import Mapping
@@ -36,11 +37,11 @@ _FREE = (0, 0, 0, 0)
 
 
 class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """`variants` maps a pool to the adapter's name at its members; None when no adapter is asked for.
+    """`variants` maps a pool to the adapter's name at its members; None if no adapter is requested.
 
-    is_uncertain: the score is a guess. needs_large: what it asks for is beyond the small pool, whatever the score.
-    is_warm: its conversation went large lately, and stays there.
-    can_move: another pool may stand in for the one that was named. may_leave: also a provider outside.
+    is_uncertain: the score is a guess. needs_large: the request is beyond the small pool, whatever its score.
+    is_warm: the conversation went to the large pool lately, and stays there.
+    can_move: another pool may stand in for the named one. may_leave: an external provider may, too.
     """
 
     request_id: str
@@ -60,7 +61,7 @@ class RouteRequest(msgspec.Struct, kw_only=True, frozen=True):
 class TierPolicy(msgspec.Struct, kw_only=True, frozen=True):
     """`allowed_pools` None means all. A best-effort tier is never sent to a saturated pool.
 
-    uncertain_threshold: in place of the other for scores that are a guess; None: the same.
+    uncertain_threshold: replaces `complexity_threshold` for scores that are a guess; None: the same threshold.
     """
 
     name: str
@@ -72,16 +73,16 @@ class TierPolicy(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PoolLook(msgspec.Struct, frozen=True):
-    """How a pool that the request might have ended in stood."""
+    """The state of a pool that was considered for the request."""
 
     pool: str
     standing: Standing
 
 
 class Decision(msgspec.Struct, kw_only=True, frozen=True):
-    """`candidates` are best first; those after the first are for retries before any token was sent.
+    """`candidates` are best first; all but the first are for retries before any token was sent.
 
-    threshold: what the complexity was held against. pools: those that were looked at, the wanted one first.
+    threshold: the one that the complexity was compared with. pools: those considered, the wanted one first.
     """
 
     pool: str
@@ -99,7 +100,7 @@ class Decision(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class _Route(msgspec.Struct, frozen=True):
-    """The pools that may serve a request, the wanted one first; is_named: by the client."""
+    """The pools that may serve a request, the wanted one first; is_named: the client named that one."""
 
     pools: tuple[Pool, ...]
     reason: Reason
@@ -109,15 +110,15 @@ class _Route(msgspec.Struct, frozen=True):
 def decide(
     request: RouteRequest, tier: TierPolicy, fleet: Fleet, states: Mapping[str, PoolState] | None = None
 ) -> Decision:
-    """`states`: of pools; one that has none is judged by the picture alone.
+    """`states`: by pool; a pool without a state is judged by the picture alone.
 
-    Raises UnknownModel, PoolNotAllowed, DoesNotFit, NoReplica or Saturated, in that order of cause.
+    Raises the first that applies of UnknownModel, PoolNotAllowed, DoesNotFit, NoReplica and Saturated.
     """
     route = _route(request, tier, fleet)
     wanted = route.pools[0]
     looks: list[PoolLook] = []
     waiting: tuple[Pool, tuple[Candidate, ...]] | None = None
-    """The first pool where the request could wait."""
+    """The first pool in which the request could wait."""
     refusal: PoolState | None = None
     is_wanted_up = True
     for pool in route.pools:
@@ -136,7 +137,7 @@ def decide(
             if refusal is None or state.retry_after_s < refusal.retry_after_s:
                 refusal = state
     if waiting is None or refusal is None:
-        # The client's own name for the model: an adapter's name at its members is nobody else's business.
+        # The message has the client's own name for the model: an adapter's name at the members is internal.
         raise NoReplica(f"no healthy replica serves {request.model!r} right now")
     if tier.best_effort or tier.on_saturation == "reject":
         retry_after_s = refusal.retry_after_s
@@ -149,7 +150,8 @@ def decide(
 
 
 def possible_pools(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
-    """Every pool that `decide` may end in, the wanted one first: what a reservation has to cover. Raises as it does."""
+    """Every pool that `decide` may choose, the wanted one first: a reservation must cover all of them. Raises as
+    `decide` does."""
     route = _route(request, tier, fleet)
     wanted = route.pools[0]
     return tuple(
@@ -175,13 +177,13 @@ def looks_hard(request: RouteRequest, tier: TierPolicy) -> bool:
 
 
 def is_no_dearer(pool: Pool, than: Pool) -> bool:
-    """By the order of pools and by every price; pools that have no order are compared only where both have prices."""
+    """Compares the order of pools and every price; pools without an order are comparable only if both have prices."""
     if pool.name in _ORDER and than.name in _ORDER:
         if _ORDER[pool.name] >= _ORDER[than.name]:
             return False
     elif pool.prices is None or than.prices is None:
         return False
-    # A pool that nobody priced costs nothing.
+    # A pool without prices is free.
     return _costs_no_more(pool, than)
 
 
@@ -250,7 +252,7 @@ def _may_move(route: _Route, tier: TierPolicy, wanted: Pool, other: Pool, *, is_
 
 
 def _route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
-    """With the wanted pool's overflow, where the request may use it, before any other."""
+    """The route, with the wanted pool's overflow, if the request may use it, right after the wanted pool."""
     route = _own_route(request, tier, fleet)
     wanted = route.pools[0]
     overflow = fleet.overflow_of(wanted)
@@ -260,7 +262,7 @@ def _route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
 
 
 def _may_overflow(request: RouteRequest, tier: TierPolicy, wanted: Pool, overflow: Pool, *, is_named: bool) -> bool:
-    """What nobody priced could not be held to its budget; adapters are not there."""
+    """An overflow without prices could not be held to its budget, and an overflow has no adapters."""
     return (
         request.may_leave
         and not tier.best_effort
@@ -296,7 +298,8 @@ def _own_route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
 
 
 def _requested(named: Pool, request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
-    """A pool asked for by name must itself be allowed and wide enough; only load and health may move the request."""
+    """A pool requested by name must itself be allowed and its context window large enough; only load and health may
+    move the request to another pool."""
     _fitting(request, _allowed((named,), request, tier))
     if named.name != LARGE or request.needs_large or not request.can_move:
         return (named,)

@@ -1,4 +1,4 @@
-"""A pool's replicas as requests are balanced over them: indexed once a picture, so that a decision looks at a few."""
+"""A pool's replicas prepared for balancing: indexed once per picture, so that a decision examines only a few."""
 
 import zlib
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from router.fleet import Member
 
 STALE_S = 1.5
-"""Three heartbeats: an older report tells where the load was, not where it is."""
+"""Three heartbeats; an older report no longer shows the current load."""
 _UNKNOWN_SLOTS = 64
-"""Requests that a server may run at once, where it does not say."""
+"""Assumed number of concurrent requests of a server that does not report it."""
 _MAX_SLOWNESS = 10.0
 
 
 class Replica:
-    """One usable member and what of its state does not change until the next picture."""
+    """One usable member, with the part of its state that is fixed until the next picture."""
 
     __slots__ = ("hash", "is_stale", "is_tight", "member", "others_running", "others_waiting", "slots", "slowness")
 
@@ -34,7 +34,7 @@ class Replica:
         load = member.load
         if load is not None and is_sane(member):
             self.slots = max(1, load.max_num_seqs)
-            # Ours are counted live; those of ours that had no token may be among the waiting or the running.
+            # Our own requests are counted live. Those without a token may be among the report's waiting or running.
             early = max(0, member.own_unanswered - load.num_waiting)
             self.others_waiting = max(0, load.num_waiting - member.own_unanswered)
             self.others_running = max(0, load.num_running - member.own_streaming - early)
@@ -43,7 +43,7 @@ class Replica:
 
     @property
     def is_taken(self) -> bool:
-        """On trial, with a request that tries it."""
+        """Whether the replica is on trial and already has its trial request."""
         return self.member.is_on_trial and self.member.in_flight.num_unanswered > 0
 
     def serves(self, adapter: str) -> bool:
@@ -56,7 +56,7 @@ class Replica:
 
     @property
     def num_waiting(self) -> int:
-        """Sent there, without a token yet."""
+        """Requests at the replica that have no token yet."""
         return self.others_waiting + self.member.in_flight.num_unanswered
 
     @property
@@ -64,10 +64,10 @@ class Replica:
         return self.others_running + self.member.in_flight.num_streaming
 
     def waiting_turns(self) -> float:
-        """How long a request would wait here, in turns: one turn is what a prompt ahead of it typically takes.
+        """How long a request would wait here, in turns: one turn is the time that a prompt ahead of it typically takes.
 
-        A prompt ahead is a turn; one that finds no slot waits for an answer to end, which is more; running answers
-        slow each step a little.
+        Each prompt ahead costs a turn. A request without a free slot waits for an answer to end, which costs more.
+        Running answers slow every step a little.
         """
         flight = self.member.in_flight
         waiting = self.others_waiting + flight.num_unanswered
@@ -82,13 +82,13 @@ class Replica:
 
 
 FULL_TURNS = 8.0
-"""A replica whose slots or KV blocks are all taken is as good as one with this many more prompts waiting."""
+"""A replica whose slots or KV blocks are all in use counts like one with this many more prompts waiting."""
 TIGHT_SHARE = 0.05
-"""Free KV blocks below this share of all are none: running answers grow into them."""
+"""A smaller share of free KV blocks counts as none: running answers will grow into them."""
 
 
 def is_sane(member: "Member") -> bool:
-    """Whether its report can be true. One that cannot is not used; the member is trusted while it is healthy."""
+    """Whether the member's report is plausible. If not, it is ignored, but the member is used while healthy."""
     load = member.load
     return load is not None and (
         load.num_waiting >= 0 and load.num_running >= 0 and load.max_num_seqs >= 0 and load.num_free_blocks >= 0
@@ -101,11 +101,11 @@ def is_tight(member: "Member", share: float = TIGHT_SHARE) -> bool:
 
 
 def _slowness(member: "Member", typical_ttft_ms: float) -> float:
-    """How much longer a turn takes here than elsewhere in the pool, slow start included."""
+    """How many times longer a turn takes here than elsewhere in the pool, including slow start."""
     weight = member.weight if 0.0 < member.weight <= 1.0 else 1.0
     ttft_ms = member.recent_ttft_ms
     if ttft_ms is None or not typical_ttft_ms > 0 or not ttft_ms > 2 * typical_ttft_ms:
-        # Twice is within what chance and queues do; NaN is nothing.
+        # Up to twice the typical time is within the effect of chance and queues; NaN counts as not measured.
         return 1.0 / weight
     return min(ttft_ms / typical_ttft_ms / 2, _MAX_SLOWNESS) / weight
 
@@ -130,12 +130,13 @@ class Replicas:
 
     @cached_property
     def idlest(self) -> list[Replica]:
-        """The quarter that was least busy when the picture was drawn."""
+        """The least busy quarter of the usable replicas, computed once per picture."""
         by_turns = sorted(self.usable, key=Replica.waiting_turns)
         return by_turns[: max(1, len(by_turns) // 4)]
 
     def serving(self, adapter: str | None) -> list[Replica]:
-        """Those that serve the adapter. A server that does not report its load does not report these: it is trusted."""
+        """Replicas that serve the adapter. A server without a load report does not report adapters: it is assumed to
+        serve them all."""
         if adapter is None:
             return self.usable
         found = self._holders.get(adapter)
@@ -152,11 +153,11 @@ class Replicas:
         return found
 
     def residents(self, adapter: str) -> list[Replica]:
-        """Those whose requests for the adapter need not wait until it is loaded, as far as reports tell."""
+        """Replicas that have the adapter loaded, according to their reports."""
         return self._residents.get(adapter, [])
 
     def homes(self, key: int, num: int) -> list[Replica]:
-        """The first replicas of a key on the ring."""
+        """The first `num` replicas of a key on the hash ring."""
         found = homes(self._worker_ids, key, num=num, is_usable=self._is_usable)
         return [replica for index in found if (replica := self._by_index[index]) is not None]
 
@@ -186,7 +187,7 @@ def _is_usable(member: "Member") -> bool:
 
 
 def _distinct(members: Iterable["Member"]) -> list["Member"]:
-    """One member a server: of several with one id or one address the healthy one, then the one heard of last."""
+    """One member per server: among members with the same id or address, a healthy one, then the most recent report."""
     members = list(members)
     if len({member.worker_id for member in members}) == len({member.url for member in members}) == len(members):
         return members

@@ -1,4 +1,5 @@
-"""Consistent hashing: a key's home replicas, the same on every gateway, little moved when replicas come and go."""
+"""Consistent hashing: a key's home replicas. They are the same on every gateway, and few change when replicas come or
+go."""
 
 from bisect import bisect_left
 from functools import lru_cache
@@ -6,24 +7,24 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 _POINTS = 16
-"""Points of each member on the ring."""
+"""Points per member on the ring."""
 _MAX_STEPS = 256
 
 
 class _Ring(NamedTuple):
-    """places, ascending; owners[i] is the member, by its index, that places[i] belongs to."""
+    """places: ascending; owners[i]: index of the member that places[i] belongs to."""
 
     places: list[int]
     owners: list[int]
 
 
 def hash_key(*parts: str) -> int:
-    """64 bits; parts are told apart."""
+    """A 64-bit hash; ("a", "b") and ("ab",) differ."""
     return int.from_bytes(blake2b("\0".join(parts).encode(errors="replace"), digest_size=8).digest(), "big")
 
 
 def homes(worker_ids: tuple[str, ...], key: int, *, num: int, is_usable: list[bool]) -> list[int]:
-    """Indexes of the first `num` usable members clockwise of `key`; fewer where nearly all are unusable."""
+    """Indexes of the first `num` usable members clockwise of `key`; fewer if nearly all are unusable."""
     ring = _ring(worker_ids)
     found: list[int] = []
     size = len(ring.owners)
@@ -37,7 +38,7 @@ def homes(worker_ids: tuple[str, ...], key: int, *, num: int, is_usable: list[bo
     return found
 
 
-# Pictures are drawn twice a second, but rings change only with the membership of a pool.
+# A picture is drawn twice a second, but a ring changes only with the membership of a pool.
 @lru_cache(maxsize=64)
 def _ring(worker_ids: tuple[str, ...]) -> _Ring:
     points = []

@@ -1,4 +1,4 @@
-"""Words whose number in a text says something about its difficulty. Data, so that they can be read and argued with."""
+"""Groups of words whose counts in a text hint at its difficulty. Kept as data, so that they are easy to review."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -55,4 +55,4 @@ GROUPS = {
         att det som är på og ikke jak nie jest się na co w z czy и в не на что как"""
     ),
 }
-"""A word may stand in more than one group."""
+"""A word may be in more than one group."""

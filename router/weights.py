@@ -1,6 +1,6 @@
-"""The weights of the complexity score: what a file of them holds, and how it is checked.
+"""The weights of the complexity score: the format of a weights file and its validation.
 
-A file is a mark, a version, the SHA-256 of the rest, and the rest in MessagePack.
+A file consists of a magic string, a version, the SHA-256 of the body, and the body in MessagePack.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _HEAD_BYTES = len(_MARK) + 2 + hashlib.sha256().digest_size
 
 
 class Content(msgspec.Struct, kw_only=True, frozen=True, array_like=False, forbid_unknown_fields=True):
-    """Arrays are little-endian bytes. `trees` are oblivious: all nodes of a level ask the same question."""
+    """Arrays are little-endian bytes. The trees are oblivious: all nodes of a level test the same condition."""
 
     note: str
     """How these weights were made."""
@@ -35,21 +35,21 @@ class Content(msgspec.Struct, kw_only=True, frozen=True, array_like=False, forbi
     """float32 [features]: the score before any tree"""
     intercept: float
     tree_features: bytes
-    """int16 [depth, trees]: which feature each level asks for"""
+    """int16 [depth, trees]: the feature that each level tests"""
     tree_cuts: bytes
-    """float32 [depth, trees]: whether it is above this"""
+    """float32 [depth, trees]: the test is whether the feature is above this"""
     tree_gains: bytes
-    """float32 [trees, 2**depth]: what the answers add, the first level being the lowest bit"""
+    """float32 [trees, 2**depth]: the gain of each leaf; the first level is the lowest bit of its index"""
     depth: int
     raw_knots: tuple[float, ...]
-    """Raw scores, ascending, and the probabilities at them: linear between, constant beyond."""
+    """Raw scores, ascending; `probabilities` are the values at them, linear in between and constant outside."""
     probabilities: tuple[float, ...]
     quantiles: tuple[float, ...]
-    """The score below which 0 %, 1 %, ... 100 % of the held-out training prompts lie."""
+    """The scores below which 0 %, 1 %, ... 100 % of the held-out training prompts lie."""
 
 
 class Weights:
-    """Arrays ready for use. Raises BadWeights for what does not fit together."""
+    """The weights as arrays. Raises BadWeights for inconsistent content."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
@@ -85,12 +85,12 @@ class Weights:
             raise BadWeights("their quantiles do not rise from 0 to 1")
 
     def probability(self, reading: Reading) -> float:
-        """How often the large model is right where the small one is wrong, on prompts that look like this one."""
+        """The share of prompts like this one on which the large model is right and the small one is wrong."""
         raw, knots, heights = self.raw_score(reading), self.content.raw_knots, self.content.probabilities
         after = bisect(knots, raw)
         if after in (0, len(knots)):
             return heights[min(after, len(knots) - 1)]
-        # Linear between two knots, which numpy would take ten times as long for.
+        # Linear interpolation by hand: numpy would take ten times as long.
         part = (raw - knots[after - 1]) / (knots[after] - knots[after - 1])
         return heights[after - 1] + part * (heights[after] - heights[after - 1])
 
@@ -104,7 +104,9 @@ class Weights:
         return float(gains + features.dot(self.linear)) + self.content.intercept
 
     def threshold_for(self, large_share: float) -> float:
-        """The score that this share of the prompts like those trained on reaches; 0 and 1 are all and none of them."""
+        """The score that a share `large_share` of prompts like the training prompts reaches.
+
+        Threshold 0 sends all prompts to the large pool, 1 none."""
         if large_share <= 0.0:
             return 1.0
         return (
@@ -115,7 +117,7 @@ class Weights:
 
 
 def is_curve(places: tuple[float, ...], heights: tuple[float, ...]) -> bool:
-    """Whether places and heights rise, and heights stay within 0..1."""
+    """Whether places and heights do not fall, and heights are within 0..1."""
     if not places or len(places) != len(heights):
         return False
     is_rising = all(a <= b for curve in (places, heights) for a, b in itertools.pairwise(curve))
@@ -128,7 +130,7 @@ def pack_weights(content: Content) -> bytes:
 
 
 def read_weights(file: bytes) -> Weights:
-    """Raises BadWeights, with one line that says what is wrong."""
+    """Raises BadWeights with one line that says what is wrong."""
     if not file.startswith(_MARK):
         raise BadWeights("this is no file of router weights")
     version = int.from_bytes(file[len(_MARK) : len(_MARK) + 2], "little")

@@ -1,9 +1,10 @@
-"""What the gateway costs beside a bare relay on the same stack, with all its features on.
+"""Measures the cost of the gateway, with all its features on, against a bare relay on the same stack.
 
 python -m benchmarks.gateway [--only NAME] [--quick] [--dialect foreign|own|both] [--rounds N] [--profile FILE]
 
-Upstream and load are programs in C on one core, the gateway and Valkey on another; the database is SQLite, limits,
-routing, outbox and metrics are on, consumer and ClickHouse are not started. Exit status 1 when a gate is missed.
+The upstream and the load generator are C programs on one core; the gateway and Valkey run on another. The database is
+SQLite. Limits, routing, outbox and metrics are on; the consumer and ClickHouse are not started. The exit status is 1 if
+a gate is missed.
 """
 
 import argparse
@@ -34,11 +35,11 @@ DIALECTS: dict[str, Sequence[Dialect]] = {"foreign": ("foreign",), "own": ("own"
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long things are done, in seconds."""
+    """How long each kind of measurement runs, in seconds."""
 
     contest_s: float
     hold_s: float
-    """Of streams, beyond the ramp."""
+    """How long streams are held after the ramp."""
     overload_s: float
 
 
@@ -100,14 +101,14 @@ def _measure_throughput(
 
 
 def _add_rows(name: str, measure: Callable[[], None], report: Report) -> None:
-    """Where answers are wrong the gate is missed, and the other rows are measured all the same."""
+    """Measure one row. Wrong answers miss its gate, and the other rows are measured all the same."""
     others = Others()
     try:
         measure()
     except WrongAnswers as error:
         missed = Gate(">=", 0)
         report.add(Row(benchmark=name, unit="", value=None, gate=missed, details={"reason": str(error)}))
-    # With much of this the row's other figures say little.
+    # If this is high, the row's other figures mean little.
     report.add(Row(benchmark=f"other_work_during.{name}", unit="cores", value=others.busy_cores()))
 
 

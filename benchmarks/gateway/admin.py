@@ -1,4 +1,4 @@
-"""Tenants, keys, limits and prices at a running gateway, by its admin API."""
+"""Sets up tenants, keys, limits and prices at a running gateway through its admin API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _HIGH = {
     "tokens_per_day": 10**14,
     "budget_nanousd_per_month": 10**15,
 }
-"""All five limits are on, and none is met."""
+"""All five limits are on, and none is ever reached."""
 
 
 @dataclass(frozen=True)
 class Admin:
-    """The admin API, with the bootstrap key."""
+    """The admin API, called with the bootstrap key."""
 
     origin: str
 
@@ -40,14 +40,14 @@ class Admin:
         self.call("POST", "/prices", {"model_id": model, **price})
 
     def make_key(self, tenant: str, *, tier: str) -> str:
-        """The key of a new tenant."""
+        """Create a tenant, and return a key of it."""
         made = self.call("POST", "/tenants", {"name": tenant, "tier": tier})
         key = self.call("POST", "/keys", {"tenant_id": made["id"], "name": "k", "scopes": ["inference"]})
         return str(key["key"])
 
 
 def make_full_key(gateway: Gateway, tenant: str) -> str:
-    """A key with all limits on and high, and prices, so that every part of a request's way does its work."""
+    """A key with prices and with all limits on but high, so that every part of the request path does its work."""
     admin = Admin(gateway.origin)
     admin.set_limits("enterprise", _HIGH)
     for dialect in POOLS:

@@ -1,4 +1,4 @@
-"""The benchmark's C programs, compiled once for each version of their sources, into the user's cache."""
+"""Compiles the benchmark's C programs, once for each version of their sources, into the user's cache."""
 
 import hashlib
 import os
@@ -15,14 +15,14 @@ _LIMIT_S = 120
 
 
 def compiled(program: str) -> Path:
-    """The path of `upstream` or `load`. Raises SystemExit when it cannot be compiled."""
+    """The path of `upstream` or `load`. Raises SystemExit if it cannot be compiled."""
     target = _cache_folder() / f"{program}-{_version()}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             draft = Path(folder) / target.name
             _compile(_SOURCES / f"{program}.c", draft)
-            # Whole or not at all, whoever else compiles at the same time.
+            # Atomic, even if another process compiles at the same time.
             draft.replace(target)
     return target
 
@@ -44,7 +44,7 @@ def _compile(source: Path, target: Path) -> None:
 
 
 def _version() -> str:
-    """Names sources and flags; any change compiles anew."""
+    """A digest of sources and flags, so that any change recompiles."""
     digest = hashlib.sha256(repr(_FLAGS).encode())
     for path in sorted(_SOURCES.iterdir()):
         digest.update(f"{path.name}\n".encode() + path.read_bytes())

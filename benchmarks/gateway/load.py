@@ -1,4 +1,4 @@
-"""Driving the load generator: what is sent, how, and what it saw."""
+"""Drives the load generator: the request, the schedule, and the results."""
 
 import json
 import subprocess
@@ -23,17 +23,17 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Transit(msgspec.Struct, frozen=True):
-    """From the upstream's write of a chunk to its arrival at the client."""
+    """The time from the upstream's write of a chunk to its arrival at the client."""
 
     ramp: Times
-    """Until the last stream was open."""
+    """Chunks until the last stream was open."""
     after: Times
     steady: Times
-    """Of `after`, until the first stream ended."""
+    """The part of `after` until the first stream ended."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """Requests without an answer, or with one that is not what was asked for."""
+    """Requests without an answer, or with an answer other than the requested one."""
 
     connect: int
     closed: int
@@ -46,7 +46,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What native/load.c prints."""
+    """The results that native/load.c prints."""
 
     seconds: float
     requests: int
@@ -69,7 +69,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def num_wrong(self) -> int:
-        """Everything but a right answer with status 200."""
+        """Everything except correct answers with status 200."""
         return self.failed.total + self.num_answers - self.num_ok
 
     @property
@@ -78,7 +78,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def p50_ms(self) -> float:
-        """Of the right answers. Raises WrongAnswers when there are none."""
+        """The median latency of correct answers. Raises WrongAnswers if there are none."""
         times = self.status.get("200")
         if times is None or times.p50_ms is None:
             raise WrongAnswers(f"not one answer with status 200: {self}")
@@ -86,7 +86,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class WrongAnswers(Exception):
-    """A rate of wrong answers is no figure."""
+    """A target gave wrong answers, so its figures are meaningless."""
 
 
 def check_right(target: "Target", seen: Seen) -> None:
@@ -98,7 +98,7 @@ def check_right(target: "Target", seen: Seen) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Somebody who answers `POST /v1/chat/completions`."""
+    """A server that answers `POST /v1/chat/completions`."""
 
     name: str
     ports: tuple[int, ...]
@@ -108,7 +108,8 @@ class Target:
     extra: dict[str, object] = field(default_factory=dict)
 
     def request(self, *, num_chunks: int | None = None, pause_ms: int = 0) -> bytes:
-        """Bytes of HTTP. A stream of so many chunks, or (None) a whole answer; native/upstream.c reads the brackets."""
+        """The request's bytes, for a stream of `num_chunks` chunks or, if None, for a whole answer. native/upstream.c
+        reads the text in brackets."""
         text = f"Tell me about the sea. [{num_chunks or 1} chunks, {pause_ms} ms]"
         fields: dict[str, object] = {"model": self.model, "messages": [{"role": "user", "content": text}]}
         fields["max_tokens"] = max(self.max_tokens, num_chunks or 0)
@@ -122,16 +123,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """The load generator, on the clients' core."""
+    """Runs the load generator on the clients' core."""
 
     cores: Cores
 
     def closed(self, target: Target, *, connections: int, seconds: float) -> Seen:
-        """Whole answers, each connection's next request when it has the last answer."""
+        """Closed loop with whole answers: each connection sends its next request when it has the last answer."""
         return self._run(target, target.request(), connections=connections, seconds=seconds)
 
     def flood(self, target: Target, *, connections: int, seconds: float, chunks_each: int) -> Seen:
-        """Streams as fast as they come, one after the other on each connection."""
+        """Streams without pauses between chunks, one after the other on each connection."""
         request = target.request(num_chunks=chunks_each)
         return self._run(target, request, connections=connections, seconds=seconds, chunks=chunks_each)
 
@@ -145,7 +146,7 @@ class Load:
         hold_s: float,
         watch: Callable[[], None] | None = None,
     ) -> Seen:
-        """Each stream once, begun evenly over `ramp_s`, each lasting ramp and hold. `watch` is called meanwhile."""
+        """`count` streams, started evenly over `ramp_s`, each lasting for ramp plus hold. watch: called meanwhile."""
         num_chunks = max(2, int((ramp_s + hold_s) * 1000 / pause_ms))
         return self._run(
             target,
@@ -168,13 +169,13 @@ class Load:
         seconds: float,
         watch: Callable[[], None] | None = None,
     ) -> Seen:
-        """Whole answers at a rate that does not depend on them."""
+        """Open loop with whole answers: requests at a rate that does not depend on the answers."""
         return self._run(
             target, target.request(), watch=watch, connections=connections, rate=rate, seconds=seconds, patience=20
         )
 
     def burst(self, target: Target, *, connections: int, chunks_each: int) -> Seen:
-        """One stream on each connection, all at once, as fast as they come."""
+        """One stream on each connection, all at once, without pauses between chunks."""
         request = target.request(num_chunks=chunks_each)
         return self._run(target, request, connections=connections, each=1, chunks=chunks_each, seconds=60)
 

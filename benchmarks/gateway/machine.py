@@ -1,4 +1,4 @@
-"""The machine below: which cores are whose, what processes used, and what is worth knowing beside a figure."""
+"""The machine: assignment of cores, resource use of processes, and context to report beside the figures."""
 
 import os
 import statistics
@@ -16,12 +16,12 @@ _NUM_SYNCS = 100
 
 @dataclass(frozen=True)
 class Cores:
-    """Who runs where. Both sides on all cores where there is only one, or no way to say."""
+    """Which processes run on which cores. If there is only one core, or no affinity API, both sides use all cores."""
 
     servers: frozenset[int]
-    """The gateway with all its processes, the relay and Valkey."""
+    """Cores of the gateway with all its processes, the relay and Valkey."""
     clients: frozenset[int]
-    """Load, upstream and this process."""
+    """Cores of the load generator, the upstream and this process."""
     every: frozenset[int]
 
     @property
@@ -42,7 +42,7 @@ def assign_cores() -> Cores:
 
 @contextmanager
 def pinned(cores: frozenset[int]) -> Iterator[None]:
-    """What is started inside inherits the cores."""
+    """Processes started inside the block inherit these cores."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -60,13 +60,13 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """User and system time so far, all threads."""
+    """User and system time so far, over all threads."""
     times = [process.cpu_times() for process in processes]
     return float(sum(time.user + time.system for time in times))
 
 
 def rss_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Of those that are still there."""
+    """The resident memory of those processes that still exist."""
     total = 0
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -75,21 +75,21 @@ def rss_bytes(processes: Iterable[psutil.Process]) -> int:
 
 
 def move(processes: Iterable[psutil.Process], cores: frozenset[int]) -> None:
-    """To other cores, with all their threads."""
+    """Move processes, with all their threads, to other cores."""
     for process in processes:
         for thread in process.threads():
             os.sched_setaffinity(thread.id, cores)
 
 
 class Others:
-    """How much of the machine other processes take while this one and all that it starts are at work."""
+    """Measures how much of the machine is used by processes other than this one and its descendants."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._before_s = _others_s()
 
     def busy_cores(self) -> float:
-        """Since the beginning."""
+        """The average since this object was created."""
         return max(0.0, (_others_s() - self._before_s) / (time.monotonic() - self._started))
 
 

@@ -1,4 +1,5 @@
-"""Twice what the gateway can do: quick refusals, no false alarm about Valkey, and normal right afterwards."""
+"""Twice the load that the gateway can carry: refusals must be quick, Valkey must not be taken for away, and throughput
+must be normal right afterwards."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +11,9 @@ from benchmarks.gateway.stage import Stage
 
 FACTOR = 2.0
 QUICK_MS = 500.0
-"""What a refusal may take, p99."""
+"""The bound on the p99 latency of refusals."""
 SERVED_MS = 1000.0
-"""What an answer may take, p99: who is let in under overload must not have waited in a hidden queue."""
+"""The bound on the p99 latency of answers: a request admitted under overload must not have waited in a hidden queue."""
 RECOVERY_S = 2.0
 _CONCURRENCY = 64
 _CONNECTIONS = 4000
@@ -37,7 +38,7 @@ def _measure(stage: Stage, gateway: Gateway, target: Target, report: Report, sec
         check_right(target, seen)
     rates = [seen.requests_per_s for seen in tries]
     before = sum(rates) / len(rates)
-    # The better one: twice too little would be no overload.
+    # The higher of the rates, since twice a rate that is too low would be no overload.
     rate = FACTOR * max(rates)
     is_local, watch = _metric_watcher(gateway)
     seen = stage.load.open_loop(target, rate=rate, connections=_CONNECTIONS, seconds=seconds, watch=watch)
@@ -49,7 +50,8 @@ def _measure(stage: Stage, gateway: Gateway, target: Target, report: Report, sec
 
 
 def _metric_watcher(gateway: Gateway) -> tuple[list[float | None], Callable[[], None]]:
-    """What /metrics said, about once a second; None where it gave no answer."""
+    """A list of the metric's values, and the function that adds one about once a second; None if /metrics does not
+    answer."""
     said: list[float | None] = []
     next_at = time.monotonic()
 
@@ -79,7 +81,7 @@ def _report(
         "p99_ms": {status: times.p99_ms for status, times in seen.status.items()},
     }
     add("wrong_answers", "requests", seen.failed.total + num_other + seen.no_retry_after, Gate("<=", 0), answers)
-    # With all connections busy a request cannot even be offered, and the load is less than it should be.
+    # With all connections busy a request cannot even be sent, so the load is lower than intended.
     offered = seen.num_answers + seen.failed.total + seen.no_connection
     add("not_offered", "of all", seen.no_connection / max(1, offered), Gate("<=", 0.01))
     add("refusal_p99", "ms", _p99_ms(seen, "503"), Gate("<=", QUICK_MS))
@@ -93,6 +95,6 @@ def _report(
 
 
 def _p99_ms(seen: Seen, status: str) -> float:
-    """Zero where there is no such answer."""
+    """Zero if there is no answer with this status."""
     times = seen.status.get(status)
     return 0.0 if times is None or times.p99_ms is None else times.p99_ms

@@ -1,4 +1,4 @@
-"""The yardstick: a relay on the gateway's own stack that passes bytes and does nothing else.
+"""The yardstick: a relay on the gateway's own stack that only passes bytes through.
 
 python -m benchmarks.gateway.relay PORT UPSTREAM_PORT
 """

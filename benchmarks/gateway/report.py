@@ -1,4 +1,4 @@
-"""Figures and their gates: one JSON line each on stdout, a table of all of them at the end on stderr."""
+"""Figures and their gates: one JSON line per figure on stdout, and a table of all figures at the end on stderr."""
 
 import json
 import sys
@@ -10,14 +10,14 @@ Of = Literal["value", "ratio"]
 
 @dataclass(frozen=True)
 class Gate:
-    """A bound on the value, or on its ratio to the yardstick's."""
+    """A bound on the value, or on its ratio to the yardstick's value."""
 
     sign: Literal[">=", "<="]
     bound: float
     of: Of = "value"
 
     def passes(self, figure: float | None) -> bool:
-        """A figure that could not be taken passes no gate."""
+        """A figure that could not be measured passes no gate."""
         if figure is None:
             return False
         return figure >= self.bound if self.sign == ">=" else figure <= self.bound
@@ -28,7 +28,7 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """`details` are figures worth keeping that decide nothing."""
+    """One measured figure. details: further figures worth keeping, which no gate depends on."""
 
     benchmark: str
     unit: str

@@ -1,4 +1,4 @@
-"""What is measured and what it needs: upstream, relay, Valkey and gateways, each a process of its own, each pinned."""
+"""The measured servers and those they need: upstream, relay, Valkey and gateways, each in its own pinned process."""
 
 import os
 import resource
@@ -37,7 +37,7 @@ class Upstreams:
 
 @dataclass(frozen=True)
 class Gateway:
-    """One `tiergate gateway` command, ready."""
+    """A running `tiergate gateway` command that is ready."""
 
     pid: int
     port: int
@@ -51,7 +51,7 @@ class Gateway:
         return family(self.pid)
 
     def metric(self, name: str) -> float | None:
-        """None where /metrics does not show it, or does not answer."""
+        """The metric's highest value; None if /metrics does not show it or does not answer."""
         try:
             lines = httpx.get(f"{self.origin}/metrics", timeout=5).text.splitlines()
         except httpx.HTTPError:
@@ -92,7 +92,7 @@ def running_relay(upstream_port: int, cores: Cores) -> Iterator[Gateway]:
 
 @contextmanager
 def running_valkey(folder: Path, cores: Cores) -> Iterator[str]:
-    """Its URL."""
+    """Yields Valkey's URL."""
     port = free_port()
     options = {"port": port, "bind": "127.0.0.1", "save": "", "dir": folder, "loglevel": "warning"}
     command = [get_binary_path(), *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
@@ -102,7 +102,7 @@ def running_valkey(folder: Path, cores: Cores) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Site:
-    """Where gateways run: their database, their Valkey, their upstreams. Processes of one site share all of it."""
+    """The environment of gateways: folder, database, Valkey and upstreams. Gateways of one site share all of it."""
 
     folder: Path
     redis_url: str
@@ -110,7 +110,7 @@ class Site:
     cores: Cores
     database_url: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the gateways."""
+    """Extra environment variables for the gateways."""
 
     def migrate(self) -> None:
         command = [sys.executable, "-m", "tiergate", "migrate"]
@@ -126,7 +126,7 @@ class Site:
         cores: frozenset[int] | None = None,
         profile: Path | None = None,
     ) -> Iterator[Gateway]:
-        """`name` is also that of its data directory. `profile`: where cProfile's figures are left at its end."""
+        """name: also the name of the data directory. profile: where cProfile writes its figures at the end."""
         port, log = free_port(), self.folder / f"{name}.log"
         profiled = ["-m", "cProfile", "-o", str(profile.absolute())] if profile else []
         command = [sys.executable, *profiled, "-m", "tiergate", "gateway", "--config", str(self._config())]
@@ -166,13 +166,13 @@ class Site:
 
 
 def takes_processes() -> bool:
-    """Whether this gateway has `--processes`."""
+    """Whether this version of the gateway has the option `--processes`."""
     command = [sys.executable, "-m", "tiergate", "gateway", "--help"]
     return "--processes" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def raise_file_limit() -> None:
-    """As a service manager would; what is started from here inherits it."""
+    """Raise the limit of open files, as a service manager would; processes started from here inherit it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -181,7 +181,7 @@ def raise_file_limit() -> None:
 def running(
     command: Sequence[str], cores: frozenset[int], *, env: Mapping[str, str] | None = None, output: Any = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    # A session of its own, so that Ctrl-C reaches only this process, which then ends the others in order.
+    # Started in a separate session, so that Ctrl-C reaches only this process, which then ends the others in order.
     with pinned(cores):
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
@@ -218,7 +218,7 @@ def await_process(
     *,
     within_s: float = STARTED_WITHIN_S,
 ) -> None:
-    """Raises SystemExit with the last lines of its log when it ends or is not ready in time."""
+    """Raises SystemExit, with the end of the process's log, if the process ends or is not ready in time."""
     deadline = time.monotonic() + within_s
     while not is_ready():
         if process.poll() is not None or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A folder, Valkey, the upstreams and a migrated database: what every row needs before a gateway starts."""
+"""The setup that every row needs before a gateway starts: a folder, Valkey, the upstreams and a migrated database."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from benchmarks.gateway.servers import (
 
 @dataclass(frozen=True)
 class Stage:
-    """`dialects` are those to be measured; the gateway has a pool for each in any case."""
+    """dialects: those to be measured. The gateway has a pool for each dialect in any case."""
 
     site: Site
     load: Load
@@ -37,7 +37,7 @@ class Stage:
     def gateway(
         self, name: str, *, num_processes: int = 1, cores: frozenset[int] | None = None
     ) -> Iterator[tuple[Gateway, dict[Dialect, Target]]]:
-        """A fresh one, and how it is asked in each dialect."""
+        """Yields a fresh gateway, and its target for each dialect."""
         profile = self.profile and self.profile.with_name(f"{self.profile.name}.{name}")
         with self.site.running_gateway(name, num_processes=num_processes, cores=cores, profile=profile) as gateway:
             key = make_full_key(gateway, f"tenant-{name}")
@@ -54,7 +54,7 @@ class Stage:
 def open_stage(
     cores: Cores, dialects: Sequence[Dialect], *, profile: Path | None = None, database_url: str = ""
 ) -> Iterator[Stage]:
-    """`database_url`: SQLAlchemy's, of an empty database; without one, a file of SQLite in the folder."""
+    """database_url: SQLAlchemy's URL of an empty database; without it, an SQLite file in the folder is used."""
     with (
         tempfile.TemporaryDirectory(prefix="tiergate-benchmark-") as name,
         running_upstreams(cores) as upstreams,

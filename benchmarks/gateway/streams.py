@@ -1,4 +1,5 @@
-"""Thousands of streams at a time: how fast they open, whether all end, what the gateway adds to a chunk's way."""
+"""Thousands of concurrent streams: how fast they open, whether all complete, and how much latency the gateway adds to a
+chunk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _WARM_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """`count` streams, begun evenly over `ramp_s`, each with a chunk each `pause_ms`; and what must hold for them."""
+    """`count` streams, started evenly over `ramp_s`, with a chunk every `pause_ms`; and the bounds that must hold."""
 
     count: int
     pause_ms: int
@@ -56,7 +57,7 @@ def measure_nine_thousand(stage: Stage, report: Report, hold_s: float) -> None:
 
 
 def measure_ten_thousand(stage: Stage, report: Report, hold_s: float) -> None:
-    """Over two processes on all cores: one process may not have so many descriptors."""
+    """Over two processes on all cores, because one process may not be allowed enough file descriptors."""
     name, gate = f"streams_{TEN_THOUSAND}_over_{NUM_PROCESSES}.failed.foreign", Gate("<=", 0)
     if not takes_processes():
         reason: dict[str, object] = {"reason": "this gateway has no --processes"}
@@ -76,7 +77,7 @@ def _measure(stage: Stage, crowd: Crowd, report: Report, hold_s: float) -> None:
     with stage.relay() as (process, target):
         relay = _watched(stage, target, crowd, hold_s, process.processes())
     for dialect in stage.dialects:
-        # A fresh one: memory that an earlier crowd left behind would hide what this one takes.
+        # A fresh gateway, since memory left behind by an earlier crowd would hide what this one takes.
         with stage.gateway(f"streams-{crowd.count}-{dialect}") as (gateway, dialects):
             stage.load.closed(dialects[dialect], connections=64, seconds=_WARM_S)
             figures = _watched(stage, dialects[dialect], crowd, hold_s, gateway.processes())
@@ -138,7 +139,7 @@ def _added(seen: Seen, direct: Seen, figure: Callable[[Seen], float | None]) -> 
 
 
 def _transit(seen: Seen) -> float | None:
-    """None where the last stream opened after the first had ended: there was no time with all of them."""
+    """None if the last stream opened after the first had ended, so that there was no time with all of them open."""
     return seen.transit.after.p99_ms if seen.transit.steady.count else None
 
 

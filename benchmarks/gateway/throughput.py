@@ -1,4 +1,4 @@
-"""Requests a second, added latency and chunks a second, each beside the bare relay in the same minutes."""
+"""Requests per second, added latency and chunks per second, each compared with the bare relay in the same minutes."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,14 @@ from benchmarks.gateway.servers import Dialect, Gateway
 
 CONCURRENCY = 64
 CHUNKS_EACH = 50
-"""A stream's length: a short answer, so that opening and closing it count, too."""
+"""The length of a stream: a short answer, so that opening and closing it matter, too."""
 LONG_CHUNKS_EACH = 500
 _WARM_S = 1.0
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Who is measured, in turn: the gateway by each dialect, the bare relay, and the upstream itself."""
+    """The targets measured in turn: the gateway with each dialect, the bare relay, and the upstream itself."""
 
     load: Load
     gateway: Gateway
@@ -36,7 +36,7 @@ class Contest:
         return [self.relay, *self.dialects.values()]
 
     def rounds(self, targets: Sequence[Target], measure: Callable[[Target], float]) -> dict[str, list[float]]:
-        """A B A B: a machine that gets slower or faster hits everybody."""
+        """Measure the targets alternately (A B A B), so that a machine that gets slower or faster affects them all."""
         figures: dict[str, list[float]] = {target.name: [] for target in targets}
         for _ in range(self.num_rounds):
             for target in targets:
@@ -68,7 +68,7 @@ def measure_requests(contest: Contest, report: Report) -> None:
     for dialect, target in contest.dialects.items():
         cost = round(statistics.median(costs[target.name]), 4)
         costs_ms: dict[str, object] = {"cpu_ms_a_request": cost, "relay_cpu_ms_a_request": relay_cost}
-        # Other work on the machine changes this ratio less than that of the rates.
+        # Other work on the machine affects this ratio less than the ratio of the rates.
         costs_ms["ratio_by_cpu"] = round(relay_cost / cost, 4)
         gate, aim = (Gate(">=", 0.5, "ratio"), "0.7x") if dialect == "foreign" else (None, "0.4x")
         report.add(_compared(f"requests_per_s.{dialect}", "requests/s", figures, contest, target, gate, aim, costs_ms))
@@ -79,7 +79,7 @@ def measure_chunks(contest: Contest, report: Report) -> None:
 
 
 def measure_long_streams(contest: Contest, report: Report) -> None:
-    """With hardly any opening and closing, and all that the sockets hold in between."""
+    """Streams with hardly any opening and closing; in between, as many chunks are under way as the sockets hold."""
     _measure_flood(contest, report, "chunks_per_s_long", chunks_each=LONG_CHUNKS_EACH, gate=None)
 
 
@@ -141,7 +141,7 @@ def _compared(
     aim: str,
     details: dict[str, object],
 ) -> Row:
-    """Medians; the ratio is the median of the rounds' ratios, each of two neighbours in time."""
+    """A row of medians. The ratio is the median over rounds of the ratio of two measurements close in time."""
     ours, relays = figures[target.name], figures[contest.relay.name]
     return Row(
         benchmark=benchmark,

@@ -33,10 +33,11 @@ router = APIRouter(prefix="/adapters", tags=["adapters"])
 
 
 class AdapterDraft(Draft):
-    """Either `model` and `source`, or `variants`. With `tenant_id` null the adapter is for every tenant.
+    """Send either `model` and `source`, or `variants`.
 
-    `source` is a folder below one of the operator's roots that holds the adapter's two files. `variants` maps a base
-    model's id to the adapter's name at workers that have loaded it themselves.
+    `source` is a folder with the adapter's two files, below one of the operator's root folders. `variants` maps the id
+    of a base model to the adapter's name at workers that have loaded it themselves. Without `tenant_id` the adapter is
+    for every tenant, or for the own tenant of a tenant's administrator.
     """
 
     name: AdapterName
@@ -53,7 +54,7 @@ class AdapterDraft(Draft):
 
 
 class VariantDraft(Draft):
-    """`source` is a folder below one of the operator's roots."""
+    """`source` is a folder with the adapter's two files, below one of the operator's root folders."""
 
     source: Annotated[str, Field(max_length=2000)]
 
@@ -67,7 +68,7 @@ class UploadFields(Draft):
 
 
 class VariantView(BaseModel):
-    """`digest` and what follows: of adapters that the platform keeps."""
+    """`digest`, `size_bytes` and `rank` are null unless the platform stores the adapter's files."""
 
     worker_name: str
     status: VariantStatus
@@ -132,7 +133,7 @@ def _takes(form_fields: type[Draft] | None, json: type[Draft]) -> dict[str, Any]
         "type": "object",
         "properties": fields | files,
         "required": [*(form_fields.model_json_schema()["required"] if form_fields else ()), *files],
-        "description": "`config` is adapter_config.json and `weights`, the last part, adapter_model.safetensors",
+        "description": "`config` is adapter_config.json; `weights`, the last part, is adapter_model.safetensors",
     }
     content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": json.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
@@ -140,9 +141,10 @@ def _takes(form_fields: type[Draft] | None, json: type[Draft]) -> dict[str, Any]
 
 @router.post("", status_code=201, openapi_extra=_takes(UploadFields, AdapterDraft))
 async def post_adapter(request: Request, admin: AdminDep, services: ServicesDep) -> AdapterView:
-    """Upload an adapter, take one from where it lies, or declare one that workers have loaded themselves.
+    """Upload an adapter, publish one from a folder (`source`), or declare one that workers have loaded themselves.
 
-    It can be used under its name as soon as its status is `ready`.
+    The adapter can be used under its name as soon as its `status` is `ready`. Only platform administrators may name a
+    `source`.
     """
     if is_form(request.scope):
         async with form_upload(request) as upload:
@@ -173,9 +175,9 @@ async def put_variant(
     services: ServicesDep,
     if_match: IfMatchDep = None,
 ) -> AdapterView:
-    """Add the adapter's variant for another base model, or put a new version in the place of the one that is there.
+    """Add a variant of the adapter for another base model, or replace the existing variant with a new version.
 
-    Requests that are under way end with the old version. If-Match: the variant's `version`, `"0"` where there is none.
+    Requests under way finish with the old version. `If-Match` takes the variant's `version`, or `"0"` if there is none.
     """
     place = NewVersion(adapter_id, model_id, seen_version=if_match)
     if is_form(request.scope):
@@ -195,7 +197,10 @@ async def list_adapters(
     tenant_id: UUID | None = None,
     name: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Page[AdapterView]:
-    """Of a tenant: those that it may use, its own and everybody's."""
+    """List the adapters that a tenant may use: its own and those for everybody.
+
+    A platform administrator who names no `tenant_id` gets all adapters.
+    """
     query = adapters_visible_to(asked_tenant(admin, tenant_id))
     if name is not None:
         query = query.where(Adapter.name == name)
@@ -213,7 +218,10 @@ async def show_adapter(adapter_id: UUID, admin: AdminDep, sessions: SessionsDep)
 
 @router.delete("/{adapter_id}", status_code=204)
 async def remove_adapter(adapter_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
-    """Requests that are under way end with it; workers forget it within seconds, the store a while later."""
+    """Delete an adapter.
+
+    Requests under way finish with it. Workers drop it within seconds, the store some time later.
+    """
     await delete_adapter(services.sessions, admin, adapter_id, now=utc_now())
     await services.reload()
 

@@ -19,7 +19,7 @@ router = APIRouter(prefix="/tenants/{tenant_id}/cache", tags=["tenants"], route_
 
 
 class CachePolicyChange(Draft):
-    """A field that is not sent stays."""
+    """Fields that are not sent keep their values."""
 
     mode: Literal["off", "exact", "semantic"] = "off"
     """exact: an identical request gets the cached answer. semantic: so does one whose last message means the same."""
@@ -72,7 +72,7 @@ async def patch_cache_policy(
 
 @router.delete("", status_code=204)
 async def purge_cache(tenant_id: UUID, admin: AdminDep, services: ServicesDep) -> None:
-    """Forget all answers that are kept; the policy stays."""
+    """Remove all of the tenant's answers from the cache; the policy stays. 503 while Redis is away."""
     await read_cache_policy(services.sessions, admin, tenant_id)
     try:
         num_answers = await services.answer_cache.purge(str(tenant_id))

@@ -29,7 +29,7 @@ _CHUNK = 1000
 
 
 class AuditView(BaseModel):
-    """`before` and `after`: the object's fields, of a change those alone that it changed; never a secret."""
+    """`before` and `after` hold the object's fields, for a change only those that changed. They never hold a secret."""
 
     id: UUID
     position: int | None
@@ -61,10 +61,10 @@ def asked_entries(
     tenant_id: UUID | None = None,
     actor_key_id: UUID | None = None,
     actor_person: Annotated[
-        str | None, Query(max_length=320, description="A person's email, or the subject at the identity provider")
+        str | None, Query(max_length=320, description="a person's email, or the subject at the identity provider")
     ] = None,
     action: Annotated[
-        str | None, Query(max_length=64, description="`invoice.finalize`, or `invoice` for all of its actions")
+        str | None, Query(max_length=64, description="such as `invoice.finalize`, or `invoice` for all of its actions")
     ] = None,
     object_id: Annotated[str | None, Query(max_length=200)] = None,
     request_id: Annotated[str | None, Query(max_length=64)] = None,
@@ -113,7 +113,7 @@ async def list_entries(
 async def export(
     admin: AdminDep, sessions: SessionsDep, asked: AskedDep, format: Literal["jsonl", "csv"] = "jsonl"
 ) -> StreamingResponse:
-    """All entries that are asked for, in their order: a line each."""
+    """Export all matching entries in the order of the log, one per line, as JSON lines or CSV."""
     own = await _own_actors(admin, sessions)
     lines = _lines(sessions, asked, admin, own, is_csv=format == "csv")
     kind = "text/csv; charset=utf-8" if format == "csv" else "application/jsonl"

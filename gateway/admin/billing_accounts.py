@@ -15,7 +15,8 @@ router = APIRouter(prefix="/billing-accounts", tags=["invoices"], route_class=Ta
 
 
 class BillingAccountDraft(Draft):
-    """How a tenant is billed from now on; invoices that exist keep what they say."""
+    """How a tenant is billed from now on. Existing invoices keep their terms; a draft takes the new ones, except the
+    time zone, when it is recalculated."""
 
     time_zone: Annotated[str, Field(max_length=64)] = "UTC"
     """A name of the tz database, such as Europe/Berlin. Months begin and end at midnight in this zone."""

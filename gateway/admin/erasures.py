@@ -70,7 +70,11 @@ class VerificationView(BaseModel):
 
 @router.post("", status_code=202)
 async def post_erasure(draft: ErasureDraft, admin: AdminDep, services: ServicesDep) -> ErasureView:
-    """Requests are refused from now on; the rest is done in the background, and goes on after any crash."""
+    """Erase a tenant or, with `user_id`, one of its end users from every store.
+
+    Their requests are refused from now on. The rest is done in the background and resumes after a crash. Only platform
+    administrators may erase a tenant. 409 while another erasure of the same tenant or end user is under way.
+    """
     erasure = await begin_erasure(
         services.sessions, admin, tenant_id=draft.tenant_id, user_id=draft.user_id, now=utc_now()
     )
@@ -80,7 +84,7 @@ async def post_erasure(draft: ErasureDraft, admin: AdminDep, services: ServicesD
 
 @router.get("")
 async def list_erasures(admin: AdminDep, sessions: SessionsDep, page: PageDep) -> Page[ErasureView]:
-    """A tenant's administrators see those of its end users."""
+    """List erasures. Tenant administrators see those of their tenant's end users."""
     async with sessions() as session:
         return await fetch_page(session, erasures_of(visible_tenant(admin)), Erasure.id, page, _view)
 
@@ -94,7 +98,10 @@ async def show_erasure(erasure_id: UUID, admin: AdminDep, sessions: SessionsDep)
 async def verify_erasure(
     erasure_id: UUID, draft: VerificationDraft, admin: PlatformDep, services: ServicesDep
 ) -> VerificationView:
-    """Search every store again."""
+    """Search every store again for traces after an erasure; platform administrators only.
+
+    For an end user send the `user_id` again, or `words` to search for. 409 while the erasure is under way.
+    """
     erasure = await get_erasure(services.sessions, admin, erasure_id)
     if erasure.finished_at is None:
         raise Conflict(

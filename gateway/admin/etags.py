@@ -47,7 +47,7 @@ class TaggedRoute(APIRoute):
 async def _if_match(
     tag: Annotated[
         str | None,
-        Header(alias="If-Match", description="the ETag that you read: 412 where the object was changed since"),
+        Header(alias="If-Match", description="the ETag that you read; 412 if the object has changed since"),
     ] = None,
 ) -> AsyncIterator[int | None]:
     try:

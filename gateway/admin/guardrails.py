@@ -37,8 +37,8 @@ WindowChars = Annotated[int, Field(ge=1, le=MAX_WINDOW_CHARS)]
 
 
 class GuardrailDraft(Draft):
-    """`tenant_id` left out: the platform's administrator makes one that checks everybody's requests, a tenant's its
-    own."""
+    """Without `tenant_id` a platform administrator creates a guardrail for everybody's requests, a tenant's
+    administrator one for that tenant's."""
 
     tenant_id: Id | None = None
     name: GuardrailName
@@ -60,7 +60,7 @@ class GuardrailDraft(Draft):
 
 
 class GuardrailChange(Draft):
-    """A field that is not sent stays. `authorization` null: none."""
+    """Fields that are not sent keep their values. A null `authorization` removes the authorization."""
 
     url: Url = ""
     """A URL at another server needs the authorization again."""
@@ -76,7 +76,8 @@ class GuardrailChange(Draft):
 
 
 class GuardrailView(BaseModel):
-    """Where a guardrail for everybody is, only the platform's administrators see."""
+    """Only platform administrators see `url` and `has_authorization` of a guardrail for everybody; for others they are
+    null."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -121,7 +122,10 @@ async def list_guardrails(
     tenant_id: UUID | None = None,
     name: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Page[GuardrailView]:
-    """Of a tenant: those that check its requests, its own and everybody's."""
+    """List the guardrails that check a tenant's requests: its own and those for everybody.
+
+    A platform administrator who names no `tenant_id` gets all guardrails.
+    """
     query = guardrails_visible_to(asked_tenant(admin, tenant_id))
     if name is not None:
         query = query.where(Guardrail.name == name)
@@ -169,7 +173,7 @@ async def patch_guardrail(
 async def remove_guardrail(
     guardrail_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None
 ) -> None:
-    """Requests that are under way are checked to their end."""
+    """Delete a guardrail. Requests under way are still checked by it until they end."""
     await delete_guardrail(services.sessions, admin, guardrail_id, version=if_match, now=utc_now())
     await services.reload()
 

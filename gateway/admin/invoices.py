@@ -42,8 +42,8 @@ Reason = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class InvoiceDraft(Draft):
-    """Of a `month`, in the tenant's time zone; or from `start` (left out: where the last final one ended) to before
-    `end` (left out: now)."""
+    """Send either `month`, a calendar month in the tenant's time zone, or a period from `start` (default: the end of
+    the last final invoice) to `end` (exclusive; default: now)."""
 
     tenant_id: Id
     month: Annotated[str, Field(pattern=r"^\d{4}-\d\d$")] | None = None
@@ -117,7 +117,7 @@ class InvoiceView(InvoiceSummary):
 
 
 class RequestsAnswer(BaseModel):
-    """What the line billed of each request (`quantity`, `amount_nanousd`), in the order of their arrival."""
+    """What the line billed for each request (`quantity`, `amount_nanousd`), in the order of the requests' arrival."""
 
     data: Sequence[dict[str, Any]]
     next: str | None
@@ -143,7 +143,10 @@ class BalanceView(BaseModel):
 
 @router.post("", status_code=201)
 async def post_invoice(draft: InvoiceDraft, admin: PlatformDep, services: ServicesDep) -> InvoiceView:
-    """A draft. 409 where another invoice covers a part of the period."""
+    """Draft an invoice for a month or any other period; platform administrators only.
+
+    409 if another invoice covers a part of the period, or if the period has not begun.
+    """
     now = utc_now()
     if draft.month is not None:
         if draft.start or draft.end:
@@ -161,10 +164,10 @@ async def list_invoices(
     page: PageDep,
     tenant_id: UUID | None = None,
     status: Literal["draft", "final"] | None = None,
-    credited_invoice_id: Annotated[UUID | None, Query(description="its credit notes")] = None,
+    credited_invoice_id: Annotated[UUID | None, Query(description="only the credit notes of this invoice")] = None,
     newest_first: bool = False,
 ) -> Page[InvoiceSummary]:
-    """Tenant administrators see their tenant's final ones."""
+    """List invoices and credit notes. Tenant administrators see only those of their tenant that are final."""
     if tenant_id is not None:
         admin.require_tenant(tenant_id)
     query = invoices_visible_to(tenant_id or visible_tenant(admin), with_drafts=admin.is_platform_admin)
@@ -192,7 +195,10 @@ async def list_line_requests(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
     after: Annotated[str | None, Query(max_length=4000)] = None,
 ) -> RequestsAnswer:
-    """Exactly the requests that the line is the sum of, whatever became of them since."""
+    """List exactly the requests that the line sums up, whatever has become of them since.
+
+    404 for a line of a credit note, which bills no usage.
+    """
     invoice = await get_invoice(services.sessions, admin, invoice_id)
     line = next((line for line in invoice.lines if line.position == position), None)
     if line is None or invoice.calculation_id is None:
@@ -208,7 +214,7 @@ async def list_line_requests(
 async def invoice_document(
     invoice_id: UUID, admin: AdminDep, services: ServicesDep, format: Literal["html", "pdf", "csv"] = "html"
 ) -> Response:
-    """To print, to send, or for a spreadsheet."""
+    """Download the invoice: HTML or PDF to print or to send, CSV for a spreadsheet."""
     invoice = await get_invoice(services.sessions, admin, invoice_id)
     name = f"{invoice.number or 'draft'}.{format}"
     headers = {**_DOCUMENT_HEADERS, "content-disposition": f'attachment; filename="{name}"'}
@@ -223,21 +229,27 @@ async def invoice_document(
 
 @router.post("/{invoice_id}/recalculate")
 async def recalculate_invoice(invoice_id: UUID, admin: PlatformDep, services: ServicesDep) -> InvoiceView:
-    """A draft, with what has come since."""
+    """Recalculate a draft with the usage that has arrived since and the tenant's current terms, except the time zone.
+
+    409 for a final invoice.
+    """
     await services.invoicing.recalculate(admin, invoice_id, now=utc_now())
     return InvoiceView.model_validate(await get_invoice(services.sessions, admin, invoice_id))
 
 
 @router.post("/{invoice_id}/finalize")
 async def finalize_invoice(invoice_id: UUID, admin: PlatformDep, sessions: SessionsDep) -> InvoiceView:
-    """The draft as it stands becomes final: it gets its number, takes what prepaid credit covers, and never changes."""
+    """Make a draft final: it gets its number, is paid from prepaid credit as far as that goes, and never changes again.
+
+    409 before its period is over, and if the draft has to be recalculated first.
+    """
     await finalize(sessions, admin, invoice_id, now=utc_now())
     return InvoiceView.model_validate(await get_invoice(sessions, admin, invoice_id))
 
 
 @router.delete("/{invoice_id}", status_code=204)
 async def remove_invoice(invoice_id: UUID, admin: PlatformDep, sessions: SessionsDep) -> None:
-    """Only a draft."""
+    """Delete a draft. 409 for a final invoice."""
     await delete_draft(sessions, admin, invoice_id, now=utc_now())
 
 
@@ -245,7 +257,10 @@ async def remove_invoice(invoice_id: UUID, admin: PlatformDep, sessions: Session
 async def post_credit_note(
     invoice_id: UUID, draft: CreditNoteDraft, admin: PlatformDep, sessions: SessionsDep
 ) -> InvoiceView:
-    """Take back a part of a final invoice; it becomes the tenant's credit."""
+    """Take back a part of a final invoice, with its tax; the amount becomes the tenant's credit.
+
+    409 if less than this is left of the invoice.
+    """
     note = await add_credit_note(
         sessions, admin, invoice_id, net_nanousd=draft.net_nanousd, reason=draft.reason, now=utc_now()
     )

@@ -47,7 +47,7 @@ class KeyTerms(Draft):
 
 
 class KeyDraft(KeyTerms):
-    """`tenant_id` may be left out by a tenant's own administrator, and by nobody else."""
+    """Only a tenant's own administrator may leave out `tenant_id`; the key is then for that tenant."""
 
     tenant_id: Id | None = None
     name: Name
@@ -56,7 +56,7 @@ class KeyDraft(KeyTerms):
 
 
 class KeyChange(KeyTerms):
-    """A field that is not sent stays."""
+    """Fields that are not sent keep their values."""
 
     version: Version | None = None
     name: Name = "-"
@@ -118,7 +118,7 @@ async def list_keys(
     name: Annotated[str | None, Query(max_length=200)] = None,
     is_live: bool = False,
 ) -> Page[KeyView]:
-    """is_live: without revoked ones."""
+    """List keys; with `is_live=true`, without the revoked ones."""
     query = keys_of(asked_tenant(admin, tenant_id))
     if name is not None:
         query = query.where(ApiKey.name == name)
@@ -152,8 +152,10 @@ async def patch_key(
 
 @router.post("/{key_id}/rotate")
 async def post_rotation(key_id: UUID, rotation: Rotation, admin: AdminDep, services: ServicesDep) -> NewKeyView:
-    """A new key with everything that this one has, its id, usage and limits included. A rotation during the overlap of
-    another ends the oldest key at once."""
+    """Issue a new key in place of this one, with the same id, usage, limits and rights.
+
+    The old key works for `overlap_s` more seconds. Another rotation within that time ends the oldest key at once.
+    """
     overlap = timedelta(seconds=rotation.overlap_s)
     key, secret, prefixes = await rotate_key(
         services.sessions, admin, key_id, overlap=overlap, pepper=_pepper(services), now=utc_now()
@@ -164,8 +166,10 @@ async def post_rotation(key_id: UUID, rotation: Rotation, admin: AdminDep, servi
 
 @router.delete("/{key_id}", status_code=204)
 async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
-    """Every gateway refuses it within a second, or two without Redis. The last key that may administer the platform
-    stays: 409."""
+    """Revoke a key. Every gateway refuses it within a second, or two while Redis is away.
+
+    409 for the last key that may administer the platform.
+    """
     key = await revoke_key(services.sessions, admin, key_id, version=if_match, now=utc_now())
     await services.end_key(key.prefix, key.previous_prefix)
 

@@ -12,7 +12,7 @@ Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class UserLimits(Draft):
-    """Of an end user, counted apart from the tenant's."""
+    """Limits of an end user, counted separately from the tenant's."""
 
     requests_per_minute: SmallCount | None = None
     tokens_per_minute: Count | None = None
@@ -22,13 +22,13 @@ class UserLimits(Draft):
 
 
 class KeyLimits(UserLimits):
-    """Of a key, counted apart from the tenant's. `context_tokens` never allows more than the tenant's."""
+    """Limits of a key, counted separately from the tenant's. `context_tokens` can only narrow the tenant's."""
 
     context_tokens: Tokens | None = None
     default_max_tokens: Tokens | None = None
 
 
 class TenantLimits(KeyLimits):
-    """Of a tenant, each in place of its tier's."""
+    """Limits of a tenant, each of which replaces its tier's."""
 
     max_adapters: SmallCount | None = None

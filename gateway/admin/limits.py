@@ -21,7 +21,7 @@ router = APIRouter(tags=["usage"])
 
 
 class LimitView(BaseModel):
-    """`max` and `remaining` are null where there is no such limit."""
+    """`max` and `remaining` are null if there is no such limit."""
 
     scope: str
     """Who is limited: `tenant`, `key:ID` or `user:ID`."""
@@ -61,10 +61,12 @@ class LimitsAnswer(BaseModel):
 async def own_limits(
     principal: PrincipalDep,
     services: ServicesDep,
-    user: Annotated[str | None, Query(max_length=512, description="an end user, whose limits are shown, too")] = None,
+    user: Annotated[str | None, Query(max_length=512, description="an end user whose limits are shown as well")] = None,
 ) -> LimitsAnswer:
-    """The tenant's limits, and where they are set those of the key that asks and of the end user. What the tenant has
-    spent is for keys with the scope `usage`, and for administrators."""
+    """Show the tenant's limits and, where they are set, those of the calling key and of the end user.
+
+    Only keys with the scope `usage` or an admin scope see what the tenant has spent.
+    """
     catalog, now = services.catalog.current, utc_now()
     tier = catalog.tier_of(principal)
     asked = Admission(

@@ -17,8 +17,8 @@ router = APIRouter(prefix="/models", tags=["models"], route_class=TaggedRoute)
 
 
 class ModelDraft(Draft):
-    """A model and the pool that serves it; posting an id again changes it. No other model, pool or adapter may have
-    either name."""
+    """A model and the pool that serves it. Posting an existing `id` changes that model. No other model, pool or adapter
+    may have the name of either."""
 
     id: ModelId
     pool: PoolName
@@ -68,8 +68,11 @@ async def list_models(
 
 @router.delete("/{model_id:path}", status_code=204)
 async def remove_model(model_id: str, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
-    """Its names are free again; its prices and its usage stay. 409 while adapters, tiers or the configuration name it,
-    or members serve it."""
+    """Delete a model; platform administrators only.
+
+    Its id and its pool's name become free; its prices and usage are kept. 409 while adapters, tiers or the
+    configuration name the model, or members serve it.
+    """
     await delete_model(
         services.sessions,
         admin,

@@ -121,8 +121,12 @@ async def usage_completions(
     limit: Annotated[int | None, Query(ge=1)] = None,
     page: PageOf = None,
 ) -> Response:
-    """`group_by`: project_id (the tenant), user_id, api_key_id, model, service_tier; filters: project_ids, user_ids,
-    api_key_ids, models. Whoever may read a tenant's usage sees its own."""
+    """Usage in time buckets, in the format of OpenAI's administration API.
+
+    `group_by` takes project_id (the tenant), user_id, api_key_id, model and service_tier; the filters are project_ids,
+    user_ids, api_key_ids and models. Needs the scope `usage` or an admin scope; only platform administrators see other
+    tenants' usage.
+    """
     default, most = _LIMITS[bucket_width]
     question = _question(
         asked,
@@ -146,8 +150,12 @@ async def organization_costs(
     limit: Annotated[int | None, Query(ge=1)] = None,
     page: PageOf = None,
 ) -> Response:
-    """`group_by`: project_id (the tenant), user_id, api_key_id, line_item; filters: project_ids, api_key_ids,
-    line_items. Whoever may read a tenant's usage sees its own."""
+    """Costs by day, in the format of OpenAI's administration API.
+
+    `group_by` takes project_id (the tenant), user_id, api_key_id and line_item; the filters are project_ids,
+    api_key_ids and line_items. Needs the scope `usage` or an admin scope; only platform administrators see other
+    tenants' costs.
+    """
     question = _question(
         asked,
         visible_tenant(admin),

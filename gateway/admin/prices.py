@@ -32,7 +32,7 @@ class Dated(Draft):
 
 
 class PriceDraft(Dated):
-    """Prices of one token in 1e-9 dollars: 100 is $0.10 a million."""
+    """Prices per token in nano-dollars (1e-9 dollars): 100 is $0.10 per million tokens."""
 
     model_id: ModelId
     prompt_nanousd: NanoUsd
@@ -46,7 +46,7 @@ class PriceDraft(Dated):
 
 
 class SurchargeDraft(Dated):
-    """For each token, of prompt and answer, that an adapter of the model served."""
+    """A surcharge on each prompt and answer token that an adapter of the model serves."""
 
     model_id: ModelId
     adapter_id: Id | None = None
@@ -55,15 +55,15 @@ class SurchargeDraft(Dated):
 
 
 class DiscountDraft(Dated):
-    """What the tier's tenants pay less, in basis points: 1,500 are 15 %. `tier` left out: what batches cost less, where
-    that is more."""
+    """The discount of a tier's tenants in basis points: 1,500 is 15 %. Without `tier` it is the discount for batches,
+    which replaces the tier's if it is larger."""
 
     tier: Name | None = None
     basis_points: BasisPoints
 
 
 class RerateDraft(Draft):
-    """Usage from `start` until before `end`, with the price book as it stands now."""
+    """Usage from `start` (inclusive) to `end` (exclusive), priced with the current price book."""
 
     start: Moment
     end: Moment
@@ -80,7 +80,7 @@ class RerateDifference(BaseModel):
 
 
 class RerateView(BaseModel):
-    """Of one page; with the last one `next` is null."""
+    """The result for one page of usage; `next` is null on the last page."""
 
     num_events: int
     num_changed: int
@@ -137,7 +137,7 @@ async def list_prices(
 
 @router.delete("/{version}", status_code=204)
 async def remove_price(version: str, admin: PlatformDep, services: ServicesDep) -> None:
-    """Only a price that is not in force yet; 409 for others, because usage was priced with them."""
+    """Delete a price that is not in force yet. 409 for any other, because usage has been priced with it."""
     await delete_version(services.sessions, admin, Price, version, now=utc_now())
     await services.reload()
 
@@ -160,7 +160,7 @@ async def list_surcharges(
 
 @router.delete("/surcharges/{version}", status_code=204)
 async def remove_surcharge(version: str, admin: PlatformDep, services: ServicesDep) -> None:
-    """Only one that is not in force yet."""
+    """Delete a surcharge that is not in force yet. 409 for any other."""
     await delete_version(services.sessions, admin, Surcharge, version, now=utc_now())
     await services.reload()
 
@@ -186,14 +186,17 @@ async def list_discounts(
 
 @router.delete("/discounts/{version}", status_code=204)
 async def remove_discount(version: str, admin: PlatformDep, services: ServicesDep) -> None:
-    """Only one that is not in force yet."""
+    """Delete a discount that is not in force yet. 409 for any other."""
     await delete_version(services.sessions, admin, Discount, version, now=utc_now())
     await services.reload()
 
 
 @router.post("/rerate")
 async def rerate(draft: RerateDraft, admin: PlatformDep, services: ServicesDep) -> RerateView:
-    """Price a page of past usage anew. What final invoices have billed stays; the next ones bill the difference."""
+    """Reprice one page of past usage, or only show the difference if `apply` is false; platform administrators only.
+
+    Final invoices keep what they billed; the next ones bill the difference.
+    """
     if draft.start >= draft.end:
         raise InvalidRequest("start must be before end", param="start")
     async with services.sessions() as session:

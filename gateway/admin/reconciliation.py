@@ -15,8 +15,8 @@ router = APIRouter(prefix="/reconciliation", tags=["usage"])
 
 
 class EventRow(BaseModel):
-    """`num_missing`: admitted by gateways and no row in ClickHouse; negative: rows that no gateway counted. The events
-    of a tenant that does not exist are on no invoice, and count as unreconciled."""
+    """`num_missing` counts requests that gateways counted and that have no row in ClickHouse; a negative number counts
+    rows that no gateway counted. Events of a tenant that does not exist are on no invoice and count as unreconciled."""
 
     tenant_id: str
     hour: datetime
@@ -30,8 +30,9 @@ class EventRow(BaseModel):
 
 
 class TokenRow(BaseModel):
-    """`num_missing`: counted by the worker and in no event; negative: in events, and not counted by the worker. A
-    difference is more than `tolerance`, which is what cut answers may explain."""
+    """`num_missing` counts tokens that the worker counted and that are in no event; a negative number counts tokens of
+    events that the worker did not count. `is_difference` tells whether it exceeds `tolerance`, the number of tokens
+    that interrupted answers may explain."""
 
     worker_id: str
     tenant_id: str
@@ -45,7 +46,7 @@ class TokenRow(BaseModel):
 
 
 class ReconciliationAnswer(BaseModel):
-    """Sums are of settled hours: those that ended 15 minutes ago or earlier."""
+    """The totals cover settled hours only: those that ended at least 15 minutes ago."""
 
     start: datetime
     end: datetime
@@ -63,7 +64,7 @@ async def reconciliation(
     services: ServicesDep,
     start: Annotated[str | None, Query(alias="from", description="default: 24 hours before `to`")] = None,
     end: Annotated[str | None, Query(alias="to", description="default: now")] = None,
-    all_hours: Annotated[bool, Query(alias="all", description="also the hours that add up")] = False,
+    all_hours: Annotated[bool, Query(alias="all", description="also show the hours that add up")] = False,
 ) -> ReconciliationAnswer:
     now = utc_now()
     found = await services.reconciler.reconcile(parse_window(start, end, now=now), now=now)

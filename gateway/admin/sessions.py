@@ -16,7 +16,7 @@ router = APIRouter(prefix="/tenants/{tenant_id}/sessions", tags=["tenants"], rou
 
 
 class SessionPolicyChange(Draft):
-    """A field that is not sent stays."""
+    """Fields that are not sent keep their values."""
 
     overflow: Literal["window", "summary"] = "window"
     """What happens to turns that leave the window: `window` forgets them, `summary` has the small model sum them up."""

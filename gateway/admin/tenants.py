@@ -37,7 +37,7 @@ class TenantDraft(Draft):
 
 
 class TenantChange(Draft):
-    """A field that is not sent stays. A tenant's own administrator may change `user_limits`."""
+    """Fields that are not sent keep their values. A tenant's own administrator may change only `user_limits`."""
 
     name: Name = ""
     tier: Name = ""
@@ -120,7 +120,11 @@ async def patch_tenant(
 async def remove_tenant(
     tenant_id: UUID, admin: PlatformDep, services: ServicesDep, if_match: IfMatchDep = None
 ) -> None:
-    """Its keys stop working, its adapters go and its name is free again. Its usage stays for invoices."""
+    """Delete a tenant; platform administrators only.
+
+    Its keys stop working, its adapters are removed and its name becomes free. Its usage is kept for invoices. 409 for
+    the platform's own tenant, and if no key that may administer the platform would be left.
+    """
     await delete_tenant(services.sessions, admin, tenant_id, version=if_match, now=utc_now())
     await services.reload()
     with contextlib.suppress(*AWAY):

@@ -59,14 +59,14 @@ def _no_page_of_the_console(name: str) -> str:
 
 
 class TierDraft(TierFields):
-    """Fields that are not sent are those of the tier in `copy_of`, or the defaults."""
+    """Fields that are not sent are copied from the tier in `copy_of`; without it they have their defaults."""
 
     name: Annotated[TierName, AfterValidator(_no_page_of_the_console)]
     copy_of: TierName | None = None
 
 
 class TierChange(TierFields):
-    """A field that is not sent stays."""
+    """Fields that are not sent keep their values."""
 
     is_retired: bool = False
     """A retired tier takes no new tenants; those that have it keep it."""

@@ -49,7 +49,7 @@ def sendable(secret: SecretStr) -> SecretStr:
 
 
 class CredentialDraft(Draft):
-    """Sent as `header: secret` with every call. The secret is stored sealed and never shown again."""
+    """Sent as the header `header: secret` with every call. The secret is stored encrypted and never shown again."""
 
     header: Annotated[
         str, Field(max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"), AfterValidator(_not_ours)
@@ -72,7 +72,8 @@ Rounds = Annotated[int, Field(ge=1, le=32)]
 
 
 class ToolDraft(Draft):
-    """`tenant_id` left out: the platform's administrator makes a tool for everybody, a tenant's its own."""
+    """Without `tenant_id` a platform administrator creates a tool for everybody, a tenant's administrator one for that
+    tenant."""
 
     tenant_id: Id | None = None
     name: ToolName
@@ -91,7 +92,7 @@ class ToolDraft(Draft):
 
 
 class ToolChange(Draft):
-    """A field that is not sent stays. `credential` null: none."""
+    """Fields that are not sent keep their values. A null `credential` removes the credential."""
 
     description: Description = "-"
     parameters: Json = Field(default_factory=dict)
@@ -106,7 +107,8 @@ class ToolChange(Draft):
 
 
 class ToolView(BaseModel):
-    """Where a tool for everybody is, and what it is called with, only the platform's administrators see."""
+    """Only platform administrators see `url` and `credential_header` of a tool for everybody; for others they are
+    null."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -151,7 +153,10 @@ async def list_tools(
     tenant_id: UUID | None = None,
     name: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Page[ToolView]:
-    """Of a tenant: those that it may use, its own and everybody's."""
+    """List the tools that a tenant may use: its own and those for everybody.
+
+    A platform administrator who names no `tenant_id` gets all tools.
+    """
     query = tools_visible_to(asked_tenant(admin, tenant_id))
     if name is not None:
         query = query.where(ServerTool.name == name)
@@ -195,7 +200,7 @@ async def patch_tool(
 
 @router.delete("/{tool_id}", status_code=204)
 async def remove_tool(tool_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
-    """Requests that are under way call it to their end."""
+    """Delete a tool. Requests under way may call it until they end."""
     await delete_tool(services.sessions, admin, tool_id, version=if_match, now=utc_now())
     services.tool_book.forget()
 

@@ -18,13 +18,16 @@ from gateway.services import AdminDep, ServicesDep, UsageReaderDep, visible_tena
 router = APIRouter(tags=["usage"])
 admin_router = APIRouter(prefix="/usage", tags=["usage"])
 
-_TIME = "ISO 8601 (UTC unless it says otherwise) or Unix seconds"
+_TIME = "ISO 8601 (UTC without an offset) or Unix seconds"
 
 
 class UsageAnswer(BaseModel):
-    """Rows have the usage event's field names. Grouped rows: the group's field (a time bucket is its start, as
-    `timestamp`), `requests`, `errors`, sums of tokens, cost and compute, means of `ttft_ms` and `total_latency_ms`;
-    where asked for, `_p50`, `_p95`, `_p99` of `ttft_ms`, `tpot_ms` (each token after the first), `total_latency_ms`."""
+    """Rows use the field names of the usage event.
+
+    A grouped row has the group's field (for a time bucket its start, as `timestamp`), `requests`, `errors`, the sums of
+    tokens, cost and compute, and the means of `ttft_ms` and `total_latency_ms`. With `percentiles` it also has `_p50`,
+    `_p95` and `_p99` of `ttft_ms`, `tpot_ms` (the time per token after the first) and `total_latency_ms`.
+    """
 
     data: Sequence[dict[str, Any]]
     next: str | None
@@ -40,11 +43,11 @@ class UsageQuestion(BaseModel):
 
 def usage_question(
     start: Annotated[str | None, Query(alias="from", description=f"{_TIME}; default: 24 hours before `to`")] = None,
-    end: Annotated[str | None, Query(alias="to", description=f"{_TIME}; default: now. Not included itself")] = None,
-    group_by: Annotated[str, Query(description=" | ".join(GROUPINGS))] = "day",
+    end: Annotated[str | None, Query(alias="to", description=f"{_TIME}; exclusive; default: now")] = None,
+    group_by: Annotated[str, Query(description=f"one of {', '.join(GROUPINGS)}")] = "day",
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
     after: Annotated[str | None, Query(max_length=4000)] = None,
-    percentiles: Annotated[bool, Query(description="with latency percentiles of each group; slower")] = False,
+    percentiles: Annotated[bool, Query(description="add latency percentiles of each group; slower")] = False,
 ) -> UsageQuestion:
     window = parse_window(start, end, now=utc_now())
     return UsageQuestion(
@@ -75,7 +78,7 @@ class RefusalsQuestion:
 
 def refusals_question(
     start: Annotated[str | None, Query(alias="from", description=f"{_TIME}; default: 24 hours before `to`")] = None,
-    end: Annotated[str | None, Query(alias="to", description=f"{_TIME}; default: now. Not included itself")] = None,
+    end: Annotated[str | None, Query(alias="to", description=f"{_TIME}; exclusive; default: now")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
     after: Annotated[str | None, Query(max_length=4000)] = None,
 ) -> RefusalsQuestion:
@@ -108,8 +111,11 @@ async def refusals(
     bucket: Literal["minute", "hour", "day"] = "hour",
     tenant_id: UUID | None = None,
 ) -> RefusalsAnswer:
-    """Requests that were refused before admission, and so have no usage event, by time, tenant, key, limit (the error's
-    code) and status. Without a known key `tenant_id` and `key_id` are empty, and only the platform sees them."""
+    """Count the requests that were refused before admission, which have no usage event.
+
+    They are counted by time, tenant, key, limit (the error's `code`) and status. Refusals without a known key have an
+    empty `tenant_id` and `key_id`, and only platform administrators see them.
+    """
     if tenant_id is not None:
         admin.require_tenant(tenant_id)
     visible = tenant_id or visible_tenant(admin)

@@ -102,6 +102,6 @@ async def patch_user(
 
 @router.delete("/{user_row_id}", status_code=204)
 async def remove_user(user_row_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
-    """The tenant's `user_limits` hold again."""
+    """Remove an end user's own limits; the tenant's `user_limits` apply again."""
     await delete_end_user(services.sessions, admin, user_row_id, version=if_match, now=utc_now())
     await services.reload()

@@ -106,13 +106,13 @@ async def list_deliveries(
 
 @router.post("/{webhook_id}/ping", status_code=202)
 async def ping_webhook(webhook_id: UUID, admin: AdminDep, sessions: SessionsDep) -> DeliveryView:
-    """Have an event `ping` delivered, to try it out."""
+    """Queue a `ping` event for delivery, to try the webhook out."""
     return DeliveryView.model_validate(await ping(sessions, admin, webhook_id, now=utc_now()))
 
 
 @router.delete("/{webhook_id}", status_code=204)
 async def remove_webhook(webhook_id: UUID, admin: AdminDep, sessions: SessionsDep) -> None:
-    """What was not delivered yet never is."""
+    """Delete a webhook. Events not delivered yet are dropped."""
     await delete_webhook(sessions, admin, webhook_id, now=utc_now())
 
 

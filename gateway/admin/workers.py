@@ -21,8 +21,8 @@ router = APIRouter(prefix="/workers", tags=["workers"])
 
 
 class WorkerPatch(Draft):
-    """`is_drained`: no new requests, at any gateway, until it is taken back; what runs there ends. It holds for the
-    replica's address, also when the worker is restarted there."""
+    """With `is_drained` no gateway sends the replica new requests until it is taken back; those running there finish.
+    The setting belongs to the replica's address, so it also holds for a worker that is restarted there."""
 
     is_drained: bool
 
@@ -61,7 +61,10 @@ async def list_workers(
 
 @router.patch("/{worker_id:path}")
 async def patch_worker(worker_id: str, patch: WorkerPatch, admin: PlatformDep, services: ServicesDep) -> WorkerView:
-    """Drain a replica before it is stopped or changed, or take it back."""
+    """Drain a replica before it is stopped or changed, or take it back into service; platform administrators only.
+
+    503 while Redis, through which all gateways learn of it, is away.
+    """
     found = services.registry.find(worker_id)
     if found is None:
         raise NotFound("there is no such replica; GET /admin/v1/workers lists them")

@@ -1,1 +1,1 @@
-"""Running batches: by the one gateway process that holds each, its results durable before they count."""
+"""Running batches. One gateway process at a time holds a batch, and its results are durable before they are billed."""

@@ -1,4 +1,4 @@
-"""One batch, from where it stands to its end. Whoever begins in the middle goes on: what has a result is done."""
+"""Runs one batch to its end. A process that takes over a started batch skips the lines that already have a result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -50,7 +50,7 @@ class Execution:
         self._clock = clock
 
     async def run(self, batch: Batch) -> None:
-        """Raises LeaseLost, and a GatewayError or a database's error where it has to be tried again later."""
+        """Raises LeaseLost, or a GatewayError or database error if the batch must be retried later."""
         if batch.status == "validating":
             batch = await self._beside(self._validate(batch), self._keep(batch))
         if batch.status == "failed":
@@ -65,7 +65,7 @@ class Execution:
         check = InputCheck(batch.endpoint)
         try:
             async for lines in self._lines(batch):
-                # Megabytes of JSON would hold up every stream of this process.
+                # Parsing megabytes of JSON on the event loop would stall every stream of this process.
                 await asyncio.to_thread(check.feed, lines)
         except NotFound:
             check.fatal = Problem(None, "file_not_found", "the input file is gone", "input_file_id")
@@ -110,7 +110,7 @@ class Execution:
         await write_outputs(self._sessions, self._store, batch, self._holder, status=status, now=now)
 
     async def _report_missing(self, batch: Batch, journal: Journal) -> None:
-        """Lines that found no room within the window."""
+        """Report lines that could not run within the completion window."""
         done = await self._done(batch)
         async for lines in self._lines(batch):
             missing: list[tuple[int, Outcome]] = []
@@ -124,7 +124,7 @@ class Execution:
                 await journal.write(missing[start : start + AT_ONCE])
 
     async def _keep(self, batch: Batch, run: LinesRun | None = None) -> None:
-        """Keep the lease, and see when lines are to stop. Raises LeaseLost."""
+        """Renew the lease, and stop the lines when the batch is cancelled or expires. Raises LeaseLost."""
         while True:
             now = await renew(self._sessions, batch.id, self._holder, now=self._clock())
             if run is not None and (now.status != "in_progress" or self._clock() >= now.expires_at):
@@ -132,7 +132,7 @@ class Execution:
             await asyncio.sleep(RENEW_S)
 
     async def _beside(self, work: Coroutine[Any, Any, T], *loops: Coroutine[Any, Any, None]) -> T:
-        """The result of `work`; a loop beside it ends it by what the loop raises."""
+        """The result of `work`. If a loop beside it raises, `work` is cancelled and the exception propagates."""
         first = asyncio.create_task(work)
         tasks = [first, *(asyncio.create_task(loop) for loop in loops)]
         try:
@@ -151,7 +151,7 @@ class Execution:
             return set(await session.scalars(select(BatchResult.line).where(BatchResult.batch_id == batch.id)))
 
     async def _lines(self, batch: Batch) -> AsyncIterator[Lines]:
-        """Raises NotFound where the file is gone."""
+        """The lines of the input file. Raises NotFound if the file is gone."""
         async with self._sessions() as session:
             file = await session.get(StoredFile, batch.input_file_id)
         if file is None:

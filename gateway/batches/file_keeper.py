@@ -1,4 +1,4 @@
-"""Files that have expired, or whose upload was cut, go: by the one process that holds the lease."""
+"""Removes expired files and files of interrupted uploads, in the one process that holds the lease."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class FileKeeper:
                 _log.warning("%s", error.message)
 
     async def tidy(self) -> int:
-        """How many went."""
+        """Remove files; returns how many. Does nothing if another process holds the lease."""
         now = utc_now()
         if not await hold_lease(self._sessions, "files", self._holder, now=now, lasts=LEASE):
             return 0

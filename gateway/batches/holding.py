@@ -1,4 +1,4 @@
-"""Who runs a batch: one gateway process at a time, under a lease that every write of a result checks."""
+"""The lease under which one gateway process at a time runs a batch. Every write of a result checks it."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -13,15 +13,17 @@ from gateway.domain.batches.service import NEVER
 from gateway.domain.keys.models import ApiKey
 
 LEASE = timedelta(seconds=10)
-"""So long a batch waits for another process when its own died."""
+"""How long a batch waits for another process after its own process died."""
 
 
 class LeaseLost(Exception):
-    """Another process runs the batch now, or it is over."""
+    """Another process runs the batch now, or the batch is over."""
 
 
 async def take_batch(sessions: Sessions, holder: str, *, busy: Collection[UUID], now: datetime) -> Batch | None:
-    """The oldest that nobody runs, of tenants that are not `busy` before those that are."""
+    """Take the oldest batch that no process runs. Batches of tenants that are not `busy` go first.
+
+    busy: tenants with batches that this process already runs. None if there is no free batch."""
     free = select(Batch).where(Batch.status.in_(LIVE), Batch.held_until < now).order_by(Batch.id).limit(100)
     async with sessions() as session:
         found = list(await session.scalars(free))
@@ -38,7 +40,7 @@ async def take_batch(sessions: Sessions, holder: str, *, busy: Collection[UUID],
 
 
 async def renew(sessions: Sessions, batch_id: UUID, holder: str, *, now: datetime) -> Batch:
-    """Keep the lease; how the batch stands. Raises LeaseLost."""
+    """Renew the lease and return the current batch. Raises LeaseLost."""
     async with sessions.begin() as session:
         await touch(session, held(batch_id, holder).values(held_until=now + LEASE))
         batch = await session.get(Batch, batch_id, populate_existing=True)
@@ -47,7 +49,7 @@ async def renew(sessions: Sessions, batch_id: UUID, holder: str, *, now: datetim
 
 
 async def release(sessions: Sessions, holder: str) -> None:
-    """Leave all batches to others."""
+    """Release all batches of this process to others."""
     async with sessions.begin() as session:
         await session.execute(
             update(Batch).where(Batch.holder == holder, Batch.status.in_(LIVE)).values(held_until=NEVER)
@@ -59,7 +61,7 @@ def held(batch_id: UUID, holder: str) -> Update:
 
 
 async def touch(session: AsyncSession, change: Update) -> None:
-    """Carry out a change of a batch that is `held`. Raises LeaseLost."""
+    """Execute an update of a batch that is `held`. Raises LeaseLost."""
     if _num_rows(await session.execute(change)) != 1:
         raise LeaseLost
 

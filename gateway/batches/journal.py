@@ -1,8 +1,8 @@
-"""Results of a batch, durable before they are billed, and billed before they are forgotten.
+"""The results of a batch: durable before they are billed, and billed before their events are deleted.
 
-A line's result and the usage event that bills it are written in one transaction; then the outbox takes the event, and
-then the row lets go of it. A process that dies between any two of these leaves a row with its event, which the next
-one closes again, word for word: the consumer drops the copy.
+A line's result and the usage event that bills it are written in one transaction. Then the outbox takes the event, and
+then the event is removed from the row. A process that dies between two of these steps leaves a row with its event. The
+next process closes the identical event again, and the consumer drops the copy.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 RETRY_S = 0.5
 AT_ONCE = 500
 GATHER_S = 0.1
-"""Results wait for others: a transaction costs the process more than a line, and live requests wait for it."""
+"""How long results wait to share a transaction: it costs the process more than a line, and delays live requests."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
 
@@ -41,7 +41,7 @@ class _Entry:
 
 
 class Journal:
-    """`write_forever` must run beside whoever calls `put`."""
+    """`write_forever` must run concurrently with the callers of `put`."""
 
     def __init__(self, sessions: Sessions, outbox: Outbox, batch_id: UUID, holder: str) -> None:
         self._sessions = sessions
@@ -50,7 +50,7 @@ class Journal:
         self._holder = holder
         self._pending: list[_Entry] = []
         self._closed: list[int] = []
-        """Lines whose events the outbox has, while their rows still hold them."""
+        """Lines whose events the outbox has taken, but whose rows still contain them."""
         self._has_some = asyncio.Event()
 
     async def put(self, line: int, outcome: Outcome) -> None:
@@ -61,7 +61,7 @@ class Journal:
         await entry.done
 
     async def write_forever(self) -> None:
-        """All that waits together, in one transaction. Raises LeaseLost."""
+        """Write pending results, up to AT_ONCE per transaction. Raises LeaseLost."""
         while True:
             await self._has_some.wait()
             await asyncio.sleep(GATHER_S)
@@ -74,7 +74,7 @@ class Journal:
                         entry.done.set_result(None)
 
     async def write(self, results: Sequence[tuple[int, Outcome]]) -> None:
-        """Raises LeaseLost; waits for a database that is away."""
+        """Write results and bill them. Retries while the database is unavailable. Raises LeaseLost."""
         while True:
             try:
                 closed = list(self._closed)
@@ -89,7 +89,7 @@ class Journal:
         await self._bill([(line, outcome.event) for line, outcome in results if outcome.event is not None])
 
     async def settle(self) -> None:
-        """Bill what a process that died may have left unbilled. Raises LeaseLost."""
+        """Bill results that a process that died may have left unbilled. Raises LeaseLost."""
         query = select(BatchResult.line, BatchResult.event)
         query = query.where(BatchResult.batch_id == self._batch_id, BatchResult.event.is_not(None)).limit(AT_ONCE)
         while True:
@@ -104,7 +104,7 @@ class Journal:
 
     async def _insert(self, session: AsyncSession, results: Sequence[tuple[int, Outcome]]) -> None:
         lines = [line for line, _ in results]
-        # Where a commit came through and its answer did not.
+        # Rows may exist already if an earlier commit succeeded but its answer was lost.
         there = set(
             await session.scalars(
                 select(BatchResult.line).where(BatchResult.batch_id == self._batch_id, BatchResult.line.in_(lines))
@@ -143,7 +143,7 @@ class Journal:
             try:
                 await future
             except OutboxFailed as error:
-                # The outbox keeps it and tries again; should the process die before, the row still has it.
+                # The outbox keeps the event and retries; if the process dies first, the row still has the event.
                 _log.warning("usage of batch %s is not on disk yet: %s", self._batch_id, error)
                 if is_copy:
                     await asyncio.sleep(RETRY_S)

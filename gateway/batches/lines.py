@@ -1,4 +1,4 @@
-"""A batch's input, line by line: what is broken is reported by number, what breaks the batch as a whole ends it."""
+"""Checks a batch's input line by line. A bad line is reported by its number; some errors fail the whole batch."""
 
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ import msgspec
 
 MAX_LINES = 50_000
 MAX_PROBLEMS = 100
-"""That are told with the batch; the error file has them all."""
+"""Problems that the batch object lists; the error file has them all."""
 Json = dict[str, Any]
 Lines = list[tuple[int, bytes | None]]
-"""With their numbers, from 1; None stands for one that is too long."""
+"""Line numbers, from 1, with the lines; None stands for a line that is too long."""
 
 
 class BatchLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class Problem:
 
 @dataclass
 class InputCheck:
-    """Fed with a file's lines. `problems` of single lines; `fatal`: the batch cannot run."""
+    """Checks the lines it is fed. `problems`: of single lines; `fatal`: why the batch cannot run."""
 
     endpoint: str
     num_lines: int = 0
@@ -132,8 +132,9 @@ def parse_line(line: bytes | None, endpoint: str) -> tuple[BatchLine, str]:
 
 
 async def numbered_lines(blocks: AsyncIterable[bytes], *, max_line_bytes: int) -> AsyncIterator[Lines]:
-    """Lines that are not blank, with their numbers from 1, as they come in each block; None for one that is too long,
-    which is never held whole."""
+    """The non-blank lines with their numbers from 1, one list per block.
+
+    A line that is too long is yielded as None and never held in memory as a whole."""
     number, rest, is_long = 0, b"", False
     async for block in blocks:
         *whole, rest = (rest + block).split(b"\n")

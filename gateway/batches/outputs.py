@@ -1,4 +1,4 @@
-"""A batch's end: its results become files, in one transaction with its last status."""
+"""Ends a batch: its results become files, in one transaction with its final status."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ PAGE = 200
 async def write_outputs(
     sessions: Sessions, store: FileStore, batch: Batch, holder: str, *, status: BatchStatus, now: datetime
 ) -> None:
-    """Done again after a crash, it comes to the same. Raises LeaseLost or Unavailable."""
+    """Write the output and error files and end the batch. Idempotent after a crash. Raises LeaseLost or Unavailable."""
     output = await _write(sessions, store, batch, is_ok=True, now=now)
     errors = await _write(sessions, store, batch, is_ok=False, now=now)
     async with sessions.begin() as session:
@@ -61,7 +61,7 @@ async def _write(
 
 
 async def _lines(sessions: Sessions, batch_id: UUID, *, is_ok: bool) -> AsyncIterator[bytes]:
-    """In the order of the input, a page at a time."""
+    """The result lines in input order, a page at a time."""
     last = 0
     while True:
         query = select(BatchResult.line, BatchResult.content)

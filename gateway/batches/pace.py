@@ -1,4 +1,4 @@
-"""How many lines of all batches run at once in this process: as many as there is idle room for."""
+"""Limits how many batch lines run at once in this process: as many as there is idle capacity for."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from gateway.batches.results import Outcome
 from gateway.domain.batches.models import Batch
 
 LOOK_AGAIN_S = 0.1
-"""At a pool without room."""
+"""How often to check again for a free slot."""
 
 
 class LineRunner(Protocol):
-    """A line's way through the gateway, and the room for it there."""
+    """Runs a line through the gateway, and tells whether there is capacity for it."""
 
     def has_room(self, model: str, *, num_own: int) -> bool:
-        """Whether the pools of this model are idle enough for one line more, beside `num_own` of ours."""
+        """Whether the model's pools are idle enough for one more line, besides the `num_own` lines already running."""
 
     async def run(self, batch: Batch, key_prefix: str, line: int, request: BatchLine) -> Outcome:
         """Raises Later and KeyGone."""
@@ -30,7 +30,7 @@ class Pace:
         self.num_running = 0
 
     async def take(self, model: str, *, is_stopped: Callable[[], bool], is_paused: Callable[[], bool]) -> bool:
-        """A slot, which the caller gives back; False where `is_stopped` came first."""
+        """Wait for a slot, which the caller must give back; False if `is_stopped` became true first."""
         while not is_stopped():
             is_free = self.num_running < self._concurrency and not is_paused()
             if is_free and self._runner.has_room(model, num_own=self.num_running):

@@ -1,4 +1,4 @@
-"""What a line of the output and of the error file says, and what there is between a line's run and its result."""
+"""The lines of the output and error files, and the exceptions of a line that has no result yet."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -12,7 +12,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`event`: bills it, and is to be closed once the result is durable."""
+    """A line's result. `event` bills it and must be closed once the result is durable."""
 
     is_ok: bool
     content: bytes
@@ -20,7 +20,7 @@ class Outcome:
 
 
 class Later(Exception):
-    """The line cannot run now. `failure`: its result, where servers go on failing with it."""
+    """The line cannot run now. `failure`: the result to record if servers keep failing."""
 
     def __init__(self, retry_after_s: float, failure: Outcome | None = None) -> None:
         super().__init__(f"in {retry_after_s:g} s")
@@ -29,13 +29,13 @@ class Later(Exception):
 
 
 class KeyGone(Exception):
-    """The key in whose name the batch runs is let in no more."""
+    """The API key on whose behalf the batch runs is no longer accepted."""
 
 
 def answered(
     batch_id: UUID, line: int, custom_id: str, *, status: int, request_id: str, body: bytes, event: UsageEvent | None
 ) -> Outcome:
-    """body: JSON, an answer or an error in OpenAI's shape."""
+    """body: JSON, an answer or an error in OpenAI's format."""
     response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(body)}
     content = {"id": _id(batch_id, line), "custom_id": custom_id, "response": response, "error": None}
     return Outcome(status == 200, _encode(content), event)

@@ -1,4 +1,4 @@
-"""Every gateway process runs batches: it takes those that nobody holds, a few at a time."""
+"""Runs batches in every gateway process: each takes batches that no process holds, a few at a time."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 AT_ONCE = 4
-"""Batches of this process."""
+"""Batches that one process runs concurrently."""
 RETRY_S = 5.0
 
 
@@ -27,7 +27,7 @@ class BatchRunner:
         self._execution = execution
         self._holder = holder
         self._running: dict[asyncio.Task[None], UUID] = {}
-        """With the tenants whose batches they are."""
+        """Task -> tenant id of its batch."""
 
     async def run_forever(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -42,7 +42,7 @@ class BatchRunner:
                 await asyncio.sleep(POLL_S)
 
     async def leave(self) -> None:
-        """Others may go on with what this process ran."""
+        """Release this process's batches, so that other processes may continue them."""
         try:
             await release(self._sessions, self._holder)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -57,7 +57,7 @@ class BatchRunner:
         except LeaseLost:
             _log.warning("batch %s is run by another gateway now", batch.id)
         except (SQLAlchemyError, OSError, TimeoutError, GatewayError) as error:
-            # Its lease ends, and whoever takes it then goes on.
+            # The lease expires, and the process that then takes the batch continues it.
             _log.warning("batch %s waits: %s", batch.id, error)
             await asyncio.sleep(RETRY_S)
         except Exception:

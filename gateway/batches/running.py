@@ -1,4 +1,4 @@
-"""The lines of one batch, as many at a time as there is room for. A refused line waits, and its batch with it."""
+"""Runs the lines of one batch, as many at a time as there is capacity for. A refused line pauses the whole batch."""
 
 import asyncio
 import time
@@ -11,18 +11,18 @@ from gateway.batches.results import KeyGone, Later, Outcome
 from gateway.domain.batches.models import Batch
 
 CANCEL_GRACE_S = 10.0
-"""For answers under way when a batch is to stop."""
+"""Time for answers under way to finish when a batch is stopped."""
 MAX_PAUSE_S = 30.0
-"""After this the limits, or the pool, are asked again."""
+"""Longest pause before a refused line is tried again."""
 MAX_FAILURES = 3
-"""Of one line at servers that failed; then the last failure is its result."""
+"""Server failures per line; the last of them becomes the line's result."""
 
 
 class LinesRun:
     def __init__(
         self, batch: Batch, find_prefix: Callable[[], Awaitable[str]], journal: Journal, runner: LineRunner, pace: Pace
     ) -> None:
-        """find_prefix: of the key in whose name it runs, as that stands now."""
+        """find_prefix: returns the current prefix of the API key on whose behalf the batch runs."""
         self._batch = batch
         self._find_prefix = find_prefix
         self._prefix: str | None = None
@@ -34,11 +34,11 @@ class LinesRun:
         self.is_key_gone = False
 
     def stop(self) -> None:
-        """No line begins any more; those under way have a moment."""
+        """Start no more lines; lines under way get CANCEL_GRACE_S to finish."""
         self._stopping.set()
 
     async def run_all(self, lines: AsyncIterator[Lines], *, done: Collection[int]) -> None:
-        """Returns when each line has its result, or soon after `stop`."""
+        """Returns when every line has a result, or at most CANCEL_GRACE_S after `stop`."""
         async with asyncio.TaskGroup() as group:
             tasks: set[asyncio.Task[None]] = set()
             stopper = group.create_task(self._cut_off(tasks))
@@ -63,7 +63,7 @@ class LinesRun:
         )
 
     async def _run(self, number: int, request: BatchLine) -> None:
-        """With a slot, which is given back."""
+        """Run a line until it has a result. The caller has taken a slot, which this gives back."""
         num_failures, outcome = 0, None
         while outcome is None:
             prefix = self._prefix = self._prefix or await self._find_prefix()
@@ -78,7 +78,7 @@ class LinesRun:
                     if not await self._take_slot():
                         return
             except KeyGone:
-                # A key that was rotated has another prefix.
+                # A rotated key has another prefix.
                 self._prefix = await self._find_prefix()
                 if self._prefix == prefix:
                     self.is_key_gone = True

@@ -1,1 +1,1 @@
-"""What a tenant has used: the ledger behind quotas and budgets."""
+"""Billing: the usage ledger behind quotas and budgets, invoices, rerating and reconciliation."""

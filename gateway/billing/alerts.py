@@ -1,4 +1,4 @@
-"""Tells a tenant's webhooks once a month when 80 % and when all of its budget is spent."""
+"""Notifies a tenant's webhooks, once a month each, when 80 % and when 100 % of its budget is spent."""
 
 import asyncio
 import logging
@@ -46,7 +46,9 @@ class BudgetAlerts:
                 _log.warning("budgets cannot be checked for alerts: %s", error)
 
     async def check(self) -> int:
-        """How many alerts were put into webhooks' queues. None where another process does it. Raises LedgerAway."""
+        """Queue due alerts for webhooks; returns how many. Does nothing if another process holds the lease.
+
+        Raises LedgerAway."""
         now = self._clock()
         tenants = await tenants_to_tell(self._sessions, [event for _, event in THRESHOLDS])
         if not tenants or not await hold_lease(self._sessions, "budget-alerts", self._holder, now=now, lasts=_LEASE):

@@ -1,7 +1,7 @@
-"""What an invoice bills, out of ClickHouse's deduplicated raw rows.
+"""Calculates what an invoice bills, from ClickHouse's deduplicated raw rows.
 
-One rule: an invoice bills what each event costs now, less what final invoices have billed of the event. Events of its
-period make its usage lines; earlier ones that came late, or were priced anew since, make its adjustments.
+One rule: an invoice bills the current cost of each event, less what final invoices have already billed for it. Events
+in the invoice's period become usage lines; earlier events that arrived late or were rerated become adjustments.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ from gateway.metering.windows import Window
 
 INVOICED = "invoiced_events"
 LOOK_BACK = timedelta(days=400)
-"""How old an event may be to become an adjustment."""
+"""Maximum age of an event at the start of the period to become an adjustment."""
 UNITEMISED = "tokens"
-"""The line of an event of the first version, which told its cost alone."""
+"""The line kind of events of the first schema version, which carried only their cost."""
 DEADLINE_S = 120
 _SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": DEADLINE_S - 2}
 _VARYING = "('minimum', 'discount', 'cached_answer')"
 _KEY = "is_adjustment, month, model_id, adapter_id, kind, unit_price_nanousd"
-# An event's lines as they stand now. `arrayJoin` makes one row of each.
+# The current lines of each event; `arrayJoin` yields one row per line.
 _EVENTS = f"""SELECT timestamp, request_id, model_version, adapter_id, status,
     arrayJoin(if(empty(price_lines) AND cost_nanousd != 0,
         [('{UNITEMISED}', toInt64(prompt_tokens + completion_tokens), toInt64(0), cost_nanousd)],
@@ -68,7 +68,7 @@ class LineSum(NamedTuple):
 
 @dataclass(frozen=True)
 class BilledBefore:
-    """A final invoice's calculation, and what it came to."""
+    """A final invoice's calculation and its subtotal."""
 
     calculation_id: UUID
     subtotal_nanousd: int
@@ -83,9 +83,9 @@ def calculate(
     calculation_id: UUID,
     billed: Sequence[BilledBefore],
 ) -> list[LineSum]:
-    """Write what is to be billed under `calculation_id`, and return it summed up. Blocks; call it from a thread.
+    """Write the billed events under `calculation_id` and return their sums by line. Blocks; call it from a thread.
 
-    Raises Unavailable, or Conflict where ClickHouse has lost what a final invoice billed.
+    Raises Unavailable, or Conflict if ClickHouse has lost the record of what a final invoice billed.
     """
     with _connected(url) as client:
         shared = {"tenant": str(tenant_id), "calculation": str(calculation_id), "zone": zone.key}
@@ -101,9 +101,9 @@ def calculate(
 def requests_of(
     url: str, *, tenant_id: UUID, calculation_id: UUID, line: LineSum, limit: int, after: tuple[int, str] | None
 ) -> list[Mapping[str, Any]]:
-    """The requests that a line was made of, in the order of time: what was billed of each, and its event as it is now.
+    """The requests that a line sums up, in time order, with the quantity and amount billed for each.
 
-    after: the microseconds and id of the last one of the page before.
+    after: timestamp in microseconds and id of the last request of the previous page.
     """
     with _connected(url) as client:
         parameters: dict[str, Any] = {
@@ -129,7 +129,7 @@ ORDER BY timestamp, request_id LIMIT {{limit:UInt32}}"""
 
 
 def _check_record(client: Client, tenant: str, billed: Sequence[BilledBefore]) -> None:
-    """Without it, what was billed would be billed again."""
+    """Raises Conflict if the record of billed events is incomplete: they would be billed again."""
     sql = f"""SELECT toString(calculation_id), sum(amount_nanousd) FROM {INVOICED}
 WHERE tenant_id = {{tenant:String}} AND calculation_id IN {{billed:Array(UUID)}} GROUP BY calculation_id"""
     ids = [str(each.calculation_id) for each in billed]
@@ -151,7 +151,7 @@ model_id, adapter_id, kind, unit_price_nanousd, timestamp, request_id, quantity,
 
 
 def _changed_months(client: Client, parameters: Mapping[str, Any], earlier: Window) -> Iterator[int]:
-    """Months whose events cost something else now than what was billed of them."""
+    """Months whose events now cost more or less than was billed for them."""
     bounds = _bounds(earlier)
     sums = []
     for rows in (_NOW, _BILLED):
@@ -164,7 +164,7 @@ def _changed_months(client: Client, parameters: Mapping[str, Any], earlier: Wind
 
 
 def _bill_difference(client: Client, parameters: Mapping[str, Any], earlier: Window, month: int) -> None:
-    """Only of events that are still there: those that have expired were billed as they were."""
+    """Bill the month's difference for events that still exist; expired events stay as they were billed."""
     in_month = f"{_MONTH} = {{m:UInt32}}"
     sql = f"""{_INSERT} SELECT {{tenant:String}}, toUUID({{calculation:String}}), true, {{m:UInt32}},
 model_id, adapter_id, kind, unit_price_nanousd, any(timestamp), request_id, sum(quantity) AS q, sum(amount_nanousd) AS a

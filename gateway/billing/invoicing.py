@@ -1,4 +1,4 @@
-"""Drafts of invoices: what ClickHouse says is to be billed, written down where it can become final."""
+"""Invoice drafts: calculated from ClickHouse and stored in the database, where they can become final."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -37,14 +37,14 @@ _KINDS = {
 
 
 class Invoicing:
-    """Raises Unavailable while ClickHouse is away, slow, or not configured."""
+    """Raises Unavailable while ClickHouse is unreachable, slow, or not configured."""
 
     def __init__(self, sessions: Sessions, clickhouse_url: str | None) -> None:
         self._sessions = sessions
         self._url = clickhouse_url
 
     async def draft_month(self, principal: Principal, tenant_id: UUID, month: str, *, now: datetime) -> Invoice:
-        """A calendar month in the tenant's time zone; what a final invoice covers of its beginning is left out."""
+        """Draft a calendar month in the tenant's time zone, less a beginning that a final invoice already covers."""
         async with self._sessions() as session:
             terms = await terms_of(session, tenant_id)
             finals = list(await session.scalars(final_invoices(tenant_id)))
@@ -56,7 +56,7 @@ class Invoicing:
     async def draft_until(
         self, principal: Principal, tenant_id: UUID, start: datetime | None, end: datetime | None, *, now: datetime
     ) -> Invoice:
-        """On demand: any period. start None: from the end of the last final invoice; end None: until now."""
+        """Draft any period on demand. start None: from the end of the last final invoice; end None: until now."""
         async with self._sessions() as session:
             terms = await terms_of(session, tenant_id)
             finals = list(await session.scalars(final_invoices(tenant_id)))
@@ -73,7 +73,7 @@ class Invoicing:
         return await self._draft(principal, tenant_id, terms, period, now=now)
 
     async def recalculate(self, principal: Principal, invoice_id: UUID, *, now: datetime) -> None:
-        """With what has come since, and the tenant's terms as they are now, save for the time zone."""
+        """Recalculate a draft with events that arrived since and the tenant's current terms, except the time zone."""
         invoice = await get_invoice(self._sessions, principal, invoice_id)
         if invoice.status == "final":
             raise Conflict(f"{invoice.number} is final and never changes; correct it with a credit note")
@@ -86,7 +86,7 @@ class Invoicing:
     async def requests_of(
         self, invoice: Invoice, line: LineSum, *, limit: int, after: tuple[int, str] | None
     ) -> list[Mapping[str, Any]]:
-        """At most `limit` of the requests that a line of the invoice is the sum of, in the order of time."""
+        """At most `limit` of the requests that a line of the invoice sums up, in time order."""
         assert invoice.calculation_id is not None, "a credit note has no usage"
         return await asyncio.to_thread(
             requests_of,
@@ -170,7 +170,7 @@ def _describe(line: LineSum) -> str:
 
 
 def line_key(line: InvoiceLine) -> LineSum:
-    """What `requests_of` finds a line's requests by."""
+    """The key by which `requests_of` finds a line's requests."""
     return LineSum(
         line.is_adjustment,
         int(line.month.replace("-", "")),

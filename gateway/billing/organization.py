@@ -1,6 +1,6 @@
-"""Usage and costs in the shape of OpenAI's organization API: whole buckets of time, each with a result a group.
+"""Usage and costs in the format of OpenAI's organization API: whole time buckets, each with one result per group.
 
-A project is a tenant. Money leaves as a JSON number with the exact decimals of its nano-dollars.
+A project is a tenant. Money is sent as a JSON number with the exact decimals of its nano-dollars.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _LINE = "line.1"
 COMPLETIONS_GROUPS = ("project_id", "user_id", "api_key_id", "model", "service_tier")
 COSTS_GROUPS = ("project_id", "user_id", "api_key_id", "line_item")
 MAX_ROWS = 100_000
-"""Of groups in one answer."""
+"""Groups in one answer."""
 _UNITEMISED = "tokens"
 
 
@@ -42,15 +42,15 @@ class Question:
     limit: int
     groups: tuple[str, ...]
     filters: Mapping[str, Sequence[str]]
-    """Group -> the values that count; a group that is missing is not filtered by."""
+    """Group -> the values to include; a missing group is not filtered."""
     tenant_id: str | None
     """None: every tenant."""
 
     def page(self, after: str | None) -> tuple[Window, str | None]:
-        """The stretch of time whose buckets the page has, and the next page."""
+        """The time range of the page's buckets, and the cursor of the next page."""
         first_s = micros(self.window.start) // 10**6 // self.bucket_s * self.bucket_s
         if after is not None:
-            # A page that a client made up must not begin earlier.
+            # A forged cursor must not make the page begin earlier.
             first_s = max(first_s, *decode_cursor(after, int))
         start = _moment(first_s)
         end = start + timedelta(seconds=self.bucket_s * self.limit)
@@ -81,7 +81,7 @@ sum(e.cached_prompt_tokens) AS input_cached_tokens, sum(e.completion_tokens) AS 
 
 
 async def costs(queries: UsageQueries, question: Question, *, after: str | None) -> Json:
-    """By `line_item`: model and kind of token, as on invoices."""
+    """Costs by group. A `line_item` is a model and a kind of token, as on invoices."""
     source, sums = f"{TABLE} AS e FINAL", "sum(e.cost_nanousd) AS nanousd"
     if "line_item" in question.groups or "line_item" in question.filters:
         source += f""" ARRAY JOIN if(empty(e.price_lines) AND e.cost_nanousd != 0,
@@ -123,7 +123,7 @@ FROM {source} WHERE {conditions} {where} GROUP BY bucket{names} ORDER BY bucket{
 
 
 def _answer(question: Question, window: Window, rows: Sequence[Json], result: Any, following: str | None) -> Json:
-    """Every bucket is there, also one without results."""
+    """The page, including buckets without results."""
     by_bucket: dict[int, list[Json]] = {}
     for row in rows:
         by_bucket.setdefault(int(row["bucket"]), []).append(result(row))
@@ -142,7 +142,7 @@ def _answer(question: Question, window: Window, rows: Sequence[Json], result: An
 
 
 def _group_of(row: Json, question: Question, groups: Sequence[str]) -> Json:
-    """null where it is not grouped by, and where there is none (no user)."""
+    """Group values; null for a group that was not requested and for a missing value (no user)."""
     return {name: (row[f"{name}_group"] or None) if name in question.groups else None for name in groups}
 
 

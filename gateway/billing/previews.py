@@ -1,4 +1,4 @@
-"""What a change of the price book comes to on past usage, before it is written."""
+"""Previews what a change of the price book would have cost on past usage, before it is written."""
 
 import time
 from collections import Counter
@@ -12,12 +12,12 @@ from gateway.metering.windows import Window
 
 AnyTerms = PriceTerms | SurchargeTerms | DiscountTerms
 BOUND_S = 5
-"""Somebody waits for it."""
+"""Time limit of a preview: a person waits for it."""
 
 
 @dataclass
 class Preview:
-    """What the window's requests cost, and would cost; by_tenant: (tenant, model) -> new less old."""
+    """Old and new cost of the window's requests; by_tenant: (tenant, model) -> new minus old, in nano-dollars."""
 
     window: Window
     num_events: int = 0
@@ -26,11 +26,11 @@ class Preview:
     new_nanousd: int = 0
     by_tenant: Counter[tuple[str, str]] = field(default_factory=Counter)
     is_whole: bool = False
-    """False: there were more requests than could be priced in time; tenants are taken in the order of their ids."""
+    """False if there were more requests than could be priced in time; tenants are priced in the order of their ids."""
 
 
 async def preview(rerating: Rerating, book: PriceBook, window: Window, *, bound_s: int = BOUND_S) -> Preview:
-    """At least one page of requests. Raises Unavailable."""
+    """Price requests page by page, at least one page, until all are priced or `bound_s` is over. Raises Unavailable."""
     found, after, began = Preview(window), None, time.monotonic()
     while True:
         page = await rerating.rerate(book, window, tenant_id=None, after=after, is_applied=False)
@@ -38,7 +38,7 @@ async def preview(rerating: Rerating, book: PriceBook, window: Window, *, bound_
         found.num_changed += page.num_changed
         found.old_nanousd += page.old_nanousd
         found.new_nanousd += page.new_nanousd
-        # Not `+=`, which forgets what is not above nothing.
+        # Not `+=`, which drops counts that are zero or negative.
         found.by_tenant.update(page.by_tenant)
         after = page.next
         if after is None:
@@ -48,7 +48,7 @@ async def preview(rerating: Rerating, book: PriceBook, window: Window, *, bound_
 
 
 def as_if_since(rows: PriceRows, change: AnyTerms, since: datetime) -> PriceBook:
-    """The book as if `change` had been in force from `since` on, whatever was in truth."""
+    """The book as if `change` had been in force from `since` on, replacing the actual later prices of its subject."""
 
     def is_kept(row: AnyTerms) -> bool:
         return _of(row) != _of(change) or row.valid_from < since
@@ -62,7 +62,7 @@ def as_if_since(rows: PriceRows, change: AnyTerms, since: datetime) -> PriceBook
 
 
 def with_change(rows: PriceRows, change: AnyTerms) -> PriceBook:
-    """The book once `change` is written: what begins later than it stays."""
+    """The book once `change` is written; prices that begin later stay."""
     prices, surcharges, discounts = list(rows.prices), list(rows.surcharges), list(rows.discounts)
     match change:
         case PriceTerms():
@@ -75,7 +75,7 @@ def with_change(rows: PriceRows, change: AnyTerms) -> PriceBook:
 
 
 def _of(row: AnyTerms) -> tuple[object, ...]:
-    """What it is the price of."""
+    """The subject that the row prices."""
     match row:
         case PriceTerms():
             return (PriceTerms, row.model_id)

@@ -1,5 +1,7 @@
-"""Do both sides add up? What gateways admitted = what they closed = rows in ClickHouse, by tenant and hour; and the
-tokens that workers counted = the tokens of the events, by worker, tenant and hour."""
+"""Reconciles usage with independent counts.
+
+By tenant and hour: requests admitted by gateways = requests closed = rows in ClickHouse. By worker, tenant and hour:
+tokens counted by workers = tokens in the events."""
 
 import asyncio
 import logging
@@ -33,11 +35,11 @@ EVERY_S = 300
 LOOK_BACK = timedelta(hours=48)
 LATEST_LASTS = timedelta(minutes=1)
 SETTLED_AFTER = timedelta(minutes=15)
-"""After an hour's end: then its requests are over, and their events through outbox and Kafka."""
+"""Time after an hour's end by which its requests are over and their events have passed outbox and Kafka."""
 LEDGER_DEADLINE_S = 10
 CUT_TOKENS = 256
-"""So many tokens of an answer that was cut, or went on elsewhere, may have been told and never read, or counted at
-another worker."""
+"""Tolerated tokens per answer that was cut off or continued on another worker: a worker may have sent them although the
+gateway never read them, or they may be counted at another worker."""
 _NAMED_AT_ONCE = 1000
 _WITHIN = """timestamp >= fromUnixTimestamp64Micro({start_us:Int64})
 AND timestamp < fromUnixTimestamp64Micro({end_us:Int64})"""
@@ -48,15 +50,16 @@ countIf(status != 'ok' OR num_attempts > 1) AS num_cut,
 sumIf(completion_tokens, status != 'ok' OR num_attempts > 1) AS cut_tokens,
 groupUniqArrayIf(worker_id, NOT is_known) AS silent_workers
 FROM usage_events FINAL PREWHERE {_WITHIN} GROUP BY tenant_id, hour, is_known, worker"""
-"""By worker only where its ledger is known, so that those that are gone cost no row each."""
+"""By worker only if its ledger is known, so that workers that are gone do not cost a row each."""
 _RETRIED = f"""SELECT arrayJoin(arrayFilter(each -> each != ifNull(worker_id, ''), arrayDistinct(
     JSONExtract(ifNull(decision, ''), 'tried', 'Array(String)')))) AS worker, tenant_id,
 toStartOfHour(timestamp) AS hour, count() AS num_cut, sum(completion_tokens) AS cut_tokens
 FROM usage_events FINAL PREWHERE {_WITHIN} AND (tenant_id, toStartOfHour(timestamp)) IN (
     SELECT tenant_id, toStartOfHour(timestamp) FROM usage_events PREWHERE {_WITHIN} WHERE num_attempts > 1)
 WHERE num_attempts > 1 GROUP BY worker, tenant_id, hour"""
-"""Of a request that several workers were asked, those that it is not billed at may have told tokens, too: before they
-died, or beside the one that was quicker. Where there are none of these is told without merging copies."""
+"""Requests that were sent to several workers. The workers to which the request is not billed may have sent tokens, too:
+before they died, or in parallel with a faster worker. The subquery excludes, without merging copies, tenants and hours
+that have no such requests."""
 _BOOKS = """SELECT tenant_id, hour, sum(admitted) AS num_admitted, sum(closed) AS num_closed,
 sum(rolled_up) AS num_rolled_up FROM (
     SELECT tenant_id, hour, num_admitted AS admitted, num_closed AS closed, 0 AS rolled_up
@@ -67,7 +70,7 @@ sum(rolled_up) AS num_rolled_up FROM (
     GROUP BY tenant_id, hour
 ) GROUP BY tenant_id, hour"""
 _FIRST_HOUR = "SELECT if(count() = 0, now('UTC'), min(hour)) AS hour FROM admissions"
-"""Since when gateways count what they admit."""
+"""The hour since which gateways count admissions."""
 Row = dict[str, Any]
 
 
@@ -77,14 +80,14 @@ class EventCounts:
     hour: datetime
     num_admitted: int
     num_closed: int
-    """Durable in gateways' outboxes."""
+    """Requests whose close is durable in the gateways' outboxes."""
     num_events: int
-    """Rows in ClickHouse, less copies."""
+    """Rows in ClickHouse, without copies."""
     num_rolled_up: int
     is_settled: bool
-    """False: the hour is too young to be judged."""
+    """False if the hour is too recent to be judged."""
     is_known_tenant: bool
-    """False: the database has no such tenant, so that its events are on no invoice."""
+    """False if the database has no such tenant, so that its events are on no invoice."""
 
     @property
     def num_unreconciled(self) -> int:
@@ -92,7 +95,7 @@ class EventCounts:
 
     @property
     def num_missing(self) -> int:
-        """Negative: events that no gateway counted, such as those of its last quarter of a second before kill -9."""
+        """Negative for events that no gateway counted, such as those of its last 0.25 s before kill -9."""
         return max(self.num_admitted, self.num_closed) - self.num_events
 
 
@@ -102,16 +105,16 @@ class TokenCounts:
     tenant_id: str
     hour: datetime
     counted_tokens: int
-    """Told to gateways, as the worker's own ledger says."""
+    """Tokens sent to gateways according to the worker's own ledger."""
     billed_tokens: int
-    """In events."""
+    """Tokens in events."""
     tolerance: int
-    """What answers that were cut, or went on elsewhere, may explain."""
+    """The difference that answers that were cut off or continued on another worker may explain."""
     is_settled: bool
 
     @property
     def num_missing(self) -> int:
-        """Counted and in no event; negative: in events, and never counted."""
+        """Tokens that were counted but are in no event; negative: tokens in events that were never counted."""
         return self.counted_tokens - self.billed_tokens
 
     @property
@@ -125,7 +128,7 @@ class Reconciliation:
     events: Sequence[EventCounts]
     tokens: Sequence[TokenCounts]
     silent_workers: Sequence[str]
-    """In events, but no ledger tells of them: they are gone, or not ours."""
+    """Workers that appear in events but in no ledger: they are gone, or not ours."""
 
     @property
     def num_unreconciled_events(self) -> int:
@@ -148,13 +151,17 @@ class Reconciler:
         self._latest: tuple[datetime, Reconciliation] | None = None
 
     async def latest(self, window: Window, *, now: datetime) -> Reconciliation:
-        """As it was up to LATEST_LASTS ago, of whatever window was asked then: every worker is asked for it."""
+        """The last reconciliation if it is at most LATEST_LASTS old, whatever its window; otherwise a new one.
+
+        Cached because a reconciliation queries every worker."""
         if self._latest is None or now - self._latest[0] > LATEST_LASTS:
             self._latest = now, await self.reconcile(window, now=now)
         return self._latest[1]
 
     async def run_forever(self) -> None:
-        """Show on `/metrics` what is not reconciled. Nothing is shown anew while ClickHouse or the database is away."""
+        """Report unreconciled events and tokens on `/metrics`.
+
+        The figures stay as they are while ClickHouse or the database is unavailable."""
         while True:
             await asyncio.sleep(EVERY_S)
             now = utc_now()
@@ -169,7 +176,7 @@ class Reconciler:
                     _log.error(_describe(each))
 
     async def reconcile(self, window: Window, *, now: datetime) -> Reconciliation:
-        """Whole hours. Raises Unavailable."""
+        """Reconcile the window, extended to whole hours. Raises Unavailable."""
         window = _whole_hours(window)
         ledgers = await asyncio.gather(*map(self._ledger_of, self._urls()))
         counted = [row for rows in ledgers for row in rows]
@@ -188,7 +195,7 @@ class Reconciler:
         silent |= {row["worker"] for row in retried} - known
         by_worker = [row for row in events if row["is_known"]]
         tried = [row for row in retried if row["worker"] in known]
-        # Of a busy week these are hundreds of thousands of rows.
+        # A busy week has hundreds of thousands of rows.
         return await asyncio.to_thread(
             lambda: Reconciliation(
                 window,
@@ -199,7 +206,7 @@ class Reconciler:
         )
 
     async def _known_tenants(self, ids: Iterable[str]) -> set[str]:
-        """Deleted ones are known, too: their rows stay."""
+        """The ids that are tenants, including deleted ones, whose rows stay in the database."""
         wanted, known = list(_uuids(ids)), set[str]()
         async with self._sessions() as session:
             for first in range(0, len(wanted), _NAMED_AT_ONCE):
@@ -212,7 +219,7 @@ class Reconciler:
         return {member.url for pool in pools for member in pool.members if member.engine == "tiergate"}
 
     async def _ledger_of(self, url: str) -> Sequence[LedgerRow]:
-        """Empty where a worker does not answer: its events then have no other side."""
+        """The worker's ledger rows; none if it does not answer, so that its events cannot be compared."""
         try:
             status, body = await self._workers.get(url, "/ledger", engine="tiergate", deadline_s=LEDGER_DEADLINE_S)
             return msgspec.json.decode(body, type=Ledger).rows if status == 200 else ()
@@ -224,7 +231,7 @@ class Reconciler:
 def _add_up(
     events: Iterable[Row], books: Iterable[Row], tenants: Container[str], *, since: datetime, now: datetime
 ) -> list[EventCounts]:
-    """In the order of hour and tenant; not of hours before gateways counted."""
+    """Sorted by hour and tenant, without the hours before gateways counted admissions."""
     nothing = {"num_admitted": 0, "num_closed": 0, "num_rolled_up": 0}
     noted = {(row["hour"], row["tenant_id"]): row for row in books}
     num_events = Counter[tuple[datetime, str]]()
@@ -252,7 +259,7 @@ def _add_up(
 def _compare(
     counted: Iterable[LedgerRow], events: Iterable[Row], retried: Iterable[Row], now: datetime
 ) -> list[TokenCounts]:
-    """In the order of hour, tenant and worker, of workers whose ledgers are known."""
+    """Sorted by hour, tenant and worker, for workers whose ledgers are known."""
     told, billed, tolerance = (Counter[tuple[datetime, str, str]]() for _ in range(3))
     for row in counted:
         told[datetime.fromtimestamp(row.hour_s, UTC), row.tenant_id, row.worker_id] += row.completion_tokens

@@ -1,8 +1,8 @@
-"""Pricing past usage anew, a page at a time, with the price book as it stands now.
+"""Rerates past usage with a given price book, a page at a time.
 
-The difference is computed first and written only where asked. A row that is written is the same event with a higher
-version, so that it replaces the old one like any later copy. What a final invoice has billed of it stays; the next
-invoice bills the difference.
+The difference is computed first and written only on request. A written row is the same event with a higher version, so
+it replaces the old row like any later copy. What a final invoice has billed for the event stays; the next invoice bills
+the difference.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from protocol.usage import PriceLine
 
 PAGE = 5000
 FIRST_RERATING = 16
-"""The version of a row that was priced anew once; the versions below are those of gateways."""
+"""The version of a row that was rerated once; lower versions are written by gateways."""
 LAST_RERATING = 254
 _PLACE = "e.tenant_id, toUnixTimestamp(toStartOfHour(e.timestamp)), e.request_id"
-"""The table's own order, so that a page reads no more than itself."""
+"""The table's sorting key, so that reading a page reads no other rows."""
 _BILLED = ("ok", "cancelled", "lost")
 Row = dict[str, Any]
 
 
 @dataclass
 class Difference:
-    """What a page's events cost, and would cost; `by_tenant`: (tenant, model) -> new less old."""
+    """Old and new cost of a page's events; `by_tenant`: (tenant, model) -> new minus old, in nano-dollars."""
 
     num_events: int = 0
     num_changed: int = 0
@@ -51,7 +51,7 @@ class Rerating:
     async def rerate(
         self, book: PriceBook, window: Window, *, tenant_id: str | None, after: str | None, is_applied: bool
     ) -> Difference:
-        """One page; `next` of the answer is the next one's `after`. Raises Unavailable or InvalidRequest."""
+        """Rerate one page; the result's `next` is the next page's `after`. Raises Unavailable or InvalidRequest."""
         rows = await self._queries.fetch(_page(window, tenant_id, limit=self._page, after=after))
         found = Difference(num_events=min(len(rows), self._page))
         if len(rows) > self._page:
@@ -99,8 +99,8 @@ WHERE {where} ORDER BY {_PLACE} LIMIT {limit + 1}"""
 
 
 def _price_anew(row: Row, book: PriceBook) -> bool:
-    """Change the row to what it costs by the book; whether that is another cost or made up in another way."""
-    # What the client was told had failed stays free.
+    """Rerate the row in place by the book; returns whether its cost or its price lines changed."""
+    # A request that was reported to the client as failed stays free.
     if row["status"] not in _BILLED:
         return False
     tokens: dict[str, Any] = {
@@ -110,7 +110,7 @@ def _price_anew(row: Row, book: PriceBook) -> bool:
     price = _price_of(row, book)
     cost_nanousd, lines = price.cost_nanousd(**tokens), [_as_row(line) for line in price.lines(**tokens)]
     told = [tuple(line.values()) if isinstance(line, dict) else tuple(line) for line in row["price_lines"]]
-    # Events of the first version have no lines.
+    # Events of the first schema version have no lines.
     if cost_nanousd == row["cost_nanousd"] and (not told or told == lines):
         return False
     row |= {"cost_nanousd": cost_nanousd, "price_lines": lines, "price_version": price.version}

@@ -1,4 +1,4 @@
-"""Since when a tenant's usage is on no final invoice."""
+"""The time since which a tenant's usage is on no final invoice."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -12,7 +12,7 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 async def unbilled_since(session: AsyncSession, tenant_id: UUID) -> datetime:
-    """The end of the last final invoice's period; before the first one, when the tenant was made."""
+    """The end of the last final invoice's period; without a final invoice, the creation time of the tenant."""
     finals = list(await session.scalars(final_invoices(tenant_id)))
     if finals:
         return finals[-1].period_end

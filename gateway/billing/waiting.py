@@ -1,5 +1,7 @@
-"""Usage that waits in the outboxes of this machine: summed by SQLite itself, which neither holds the event loop's
-thread nor writes. A file that cannot be read is an error, never zero.
+"""Sums the usage that waits in the outboxes of this machine.
+
+SQLite sums it itself, read-only and without blocking the event loop's thread. A file that cannot be read is an error,
+never zero.
 """
 
 import sqlite3
@@ -31,7 +33,7 @@ WHERE (:tenant_id IS NULL OR tenant_id = :tenant_id) AND (:pool IS NULL OR pool 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """A tenant's usage, all of it or that of a key or of an end user; or everybody's of a pool."""
+    """Selects usage: of a tenant, or of one of its keys or end users, or of all tenants in a pool."""
 
     tenant_id: str | None
     key_id: str | None = None
@@ -40,7 +42,7 @@ class Whose:
 
 
 def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tuple[int, int]:
-    """Tokens of the day and cost of the month. Raises sqlite3.Error or OSError where an outbox cannot be read."""
+    """Tokens of the day and cost of the month. Raises sqlite3.Error or OSError if an outbox cannot be read."""
     parameters = {
         "tenant_id": whose.tenant_id,
         "key_id": whose.key_id,
@@ -57,7 +59,7 @@ def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tupl
         except sqlite3.Error:
             if path.exists():
                 raise
-            # The consumer has just removed it: all of it is in ClickHouse, which is asked after us.
+            # The consumer has just removed it: its events are in ClickHouse, which is queried after this.
             continue
         tokens += more_tokens
         cost_nanousd += more_nanousd
@@ -67,7 +69,7 @@ def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tupl
 def _journals(data_dir: Path) -> Iterator[Path]:
     for folder in list_folders(data_dir):
         path = folder / JOURNAL_FILE
-        # A gateway that is just starting has a folder and nothing in it.
+        # A gateway that is just starting has an empty folder.
         if path.exists():
             yield path
 
@@ -81,5 +83,5 @@ def _sum(path: Path, parameters: dict[str, str | float | None]) -> tuple[int, in
 
 
 def _julian(window: Window) -> float:
-    """When it starts, as SQLite's julianday() counts."""
+    """The window's start as a Julian day, as SQLite's julianday() returns it."""
     return window.start.timestamp() / 86_400 + 2_440_587.5

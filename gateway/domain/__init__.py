@@ -1,1 +1,1 @@
-"""Tables and rules of what the platform knows. Nothing here knows a door: routes and pages live above."""
+"""The platform's tables and rules. Nothing here depends on an entry point: routes and pages live above."""

@@ -1,4 +1,4 @@
-"""An immutable picture of tiers, models, adapters and prices, so that requests need no database."""
+"""An immutable snapshot of tiers, models, adapters, prices and tenant settings, so that requests need no database."""
 
 import asyncio
 import logging
@@ -65,21 +65,21 @@ class TierTerms:
     allowed_pools: list[str] | None
     is_best_effort: bool
     owners: Mapping[str, str] = field(default_factory=dict)
-    """Whose a limit is that is not the tier's own: its name -> `this tenant`, `this key`."""
+    """Limit name -> its owner (`this tenant`, `this key`), for limits that are not the tier's own."""
 
     def owner_of(self, limit: str) -> str:
-        """As refusals name it."""
+        """The owner of a limit, as refusals name it."""
         return self.owners.get(limit, f"tier {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
 class TenantTerms:
-    """Of a tenant with limits of its own, or for its end users."""
+    """The terms of a tenant that has limits of its own or for its end users."""
 
     tier: TierTerms
-    """With the tenant's own limits in it."""
+    """The tenant's tier, with the tenant's own limits in place of the tier's."""
     user_limits: ScopeLimits | None
-    """Of each end user who has none of his own."""
+    """The limits of each end user who has none of his own."""
     users: Mapping[str, ScopeLimits | None]
 
     def user_scope(self, user_id: str) -> LimitScope | None:
@@ -102,12 +102,12 @@ class AdapterTerms:
     name: str
     tenant_id: UUID | None
     variants: Mapping[str, str]
-    """Base model id -> name at that model's workers, of those that can be served."""
+    """Base model id -> the adapter's name at that model's workers, for variants that can be served."""
     created_s: int
     unready: Mapping[str, str]
-    """Base model id -> why its variant cannot be served, or not yet."""
+    """Base model id -> why its variant cannot be served, or cannot be served yet."""
     is_pending: bool
-    """One of them waits for a worker's word."""
+    """At least one variant waits until a worker reports what an adapter has to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +117,21 @@ class Catalog:
     adapters: Mapping[tuple[UUID | None, str], AdapterTerms]
     prices: PriceBook
     tenants: Mapping[str, TenantTerms] = field(default_factory=dict)
-    """By id."""
+    """By tenant id: tenants with limits of their own or for their end users."""
     session_terms: Mapping[UUID, SessionTerms] = field(default_factory=dict)
-    """Of tenants that chose some."""
+    """By tenant id: tenants that chose their own."""
     cache_terms: Mapping[UUID, CacheTerms] = field(default_factory=dict)
-    """The same."""
+    """By tenant id: tenants that chose their own."""
     leaving_users: frozenset[tuple[UUID, str]] = frozenset()
-    """End users who are being erased, with their tenants."""
+    """(tenant id, user id) pairs of end users who are being erased."""
     guardrails: GuardrailsByTenant = field(default_factory=dict)
-    """Those that are enabled, by owner; None: everybody's."""
+    """Enabled guardrails by owning tenant; None: those for everybody."""
 
     def tier_of(self, principal: Principal) -> TierTerms:
-        """With the limits that tenant and key have in place of the tier's. Raises Forbidden for one that is gone."""
+        """The principal's tier, with limits of the tenant and the key in place of the tier's.
+
+        Raises Forbidden if the tier no longer exists.
+        """
         tier = self.tenant_tier(principal.tenant_text, principal.tier)
         if tier is None:
             raise Forbidden(f"the tier {principal.tier!r} is gone; ask the platform's operator")
@@ -145,8 +148,10 @@ class Catalog:
         return self.tiers.get(tier) if own is None else own.tier
 
     def scopes_of(self, principal: Principal, user_id: str | None) -> tuple[LimitScope, ...]:
-        """Whom else than the tenant a request counts for: the key and the end user, where they have limits. Raises
-        Forbidden for an end user who is being erased."""
+        """The scopes besides the tenant that a request counts in: the key and the end user, where they have limits.
+
+        Raises Forbidden for an end user who is being erased.
+        """
         if self.leaving_users and (principal.tenant_id, user_id) in self.leaving_users:
             raise Forbidden("this end user is being erased; send no requests for it", param="user", code="user_erased")
         own = self.tenants.get(principal.tenant_text) if user_id else None
@@ -167,13 +172,13 @@ class Catalog:
 
 
 class CatalogCache:
-    """The current picture. The last one stands while the database is away."""
+    """Holds the current catalog. While the database is away, the last one stays in use."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self.current = Catalog({}, {}, {}, PriceBook(()))
         self.read_at = float("-inf")
-        """When the reading of it began, `time.monotonic()`."""
+        """When reading `current` began, by `time.monotonic()`."""
 
     async def reload(self) -> None:
         began_at = time.monotonic()
@@ -221,7 +226,7 @@ async def read_catalog(sessions: Sessions) -> Catalog:
 
 
 async def _read_tenants(session: AsyncSession, tiers: Mapping[str, TierTerms]) -> dict[str, TenantTerms]:
-    """Those that have limits of their own."""
+    """The terms of tenants that have limits of their own or for their end users, by tenant id."""
     users: dict[UUID, dict[str, dict[str, int]]] = {}
     for user in await session.scalars(select(EndUser)):
         users.setdefault(user.tenant_id, {})[user.user_id] = user.limits
@@ -246,7 +251,7 @@ async def _read_guardrails(session: AsyncSession) -> GuardrailsByTenant:
 
 
 class PriceRows(NamedTuple):
-    """What a price book is made of."""
+    """The rows that a price book is built from."""
 
     prices: Sequence[PriceTerms]
     surcharges: Sequence[SurchargeTerms]

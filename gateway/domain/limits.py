@@ -1,4 +1,4 @@
-"""Whom limits bind, and how much: a tenant, and within it keys and end users."""
+"""Limits and their scopes: a tenant and, within it, keys and end users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Limits(Protocol):
-    """None: no limit. A tier is one."""
+    """The limits of one scope; None means no limit. A tier satisfies this protocol."""
 
     @property
     def requests_per_minute(self) -> int | None: ...
@@ -31,7 +31,7 @@ class ScopeLimits:
 
 @dataclass(frozen=True, slots=True)
 class LimitScope:
-    """Whom limits bind within a tenant: `key:ID`, `user:ID`."""
+    """A scope within a tenant that has limits of its own: `key:ID` or `user:ID`."""
 
     name: str
     limits: Limits
@@ -42,7 +42,7 @@ _NONE = ScopeLimits()
 
 
 def scope_limits(stored: Mapping[str, int] | None) -> ScopeLimits | None:
-    """Of a row's limits those that are counted in a scope of its own; None where there are none."""
+    """Those of a row's stored limits that are counted in a scope of its own; None if there are none."""
     if not stored:
         return None
     found = ScopeLimits(**{name: stored[name] for name in _NAMES if name in stored})
@@ -50,6 +50,6 @@ def scope_limits(stored: Mapping[str, int] | None) -> ScopeLimits | None:
 
 
 def changed_limits(stored: Mapping[str, int] | None, changes: Mapping[str, int | None] | None) -> dict[str, int] | None:
-    """A row's limits after a PATCH: a number sets one, null takes it back, and null for all takes all back."""
+    """A row's limits after a PATCH: a number sets a limit, null removes it, and null for `changes` removes all."""
     merged = {} if changes is None else {**(stored or {}), **changes}
     return {name: value for name, value in merged.items() if value is not None} or None

@@ -1,4 +1,4 @@
-"""Changes that must come one after another because what they check could change meanwhile."""
+"""Locks for changes that must run one after another, because what a change checks must not change meanwhile."""
 
 from typing import Literal
 

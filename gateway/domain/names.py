@@ -1,8 +1,8 @@
-"""Clients ask for models, pools and adapters by one name: whoever holds it keeps it.
+"""Clients ask for models, pools and adapters by name, so these share one namespace: a name that is taken stays taken.
 
-Models and pools are everybody's. An adapter is everybody's or one tenant's, so two tenants may each have a private
-adapter of one name, and nothing else may share a name. The checks hold until the transaction ends, because every
-change of names takes the lock `names` first.
+Models and pools belong to everybody. An adapter belongs to everybody or to one tenant, so two tenants may each have a
+private adapter of the same name; nothing else may share a name. The checks hold until the transaction ends, because
+every change of names takes the lock `names` first.
 """
 
 from collections.abc import Collection
@@ -17,11 +17,11 @@ from gateway.http.errors import Conflict, InvalidRequest
 from router.fleet import AUTO, LARGE, SMALL
 
 _ROUTERS_POOLS = frozenset({SMALL, LARGE})
-"""`auto` chooses between these, declared or not."""
+"""The pools that `auto` chooses between, declared or not."""
 
 
 async def check_model_names(session: AsyncSession, *, model_id: str, pool: str) -> None:
-    """A pool may be called as its own model. Raises InvalidRequest or Conflict; `names` must be locked."""
+    """A pool may have the name of its own model. Raises InvalidRequest or Conflict; `names` must be locked."""
     if AUTO in (model_id, pool):
         raise InvalidRequest(f"`{AUTO}` is the router's own name; choose another", param="id")
     if model_id in _ROUTERS_POOLS - {pool}:
@@ -45,7 +45,7 @@ async def check_model_names(session: AsyncSession, *, model_id: str, pool: str) 
 async def check_adapter_name(
     session: AsyncSession, name: str, *, tenant_id: UUID | None, served_names: Collection[str]
 ) -> None:
-    """`served_names`: what workers serve undeclared. Raises Conflict; `names` must be locked."""
+    """`served_names`: models and pools that workers serve undeclared. Raises Conflict; `names` must be locked."""
     is_model = await session.scalar(select(Model.id).where(or_(Model.id == name, Model.pool == name)).limit(1))
     if is_model is not None or name == AUTO or name in _ROUTERS_POOLS or name in served_names:
         raise Conflict(f"{name!r} is a model's or a pool's name; choose another", param="name")

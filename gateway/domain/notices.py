@@ -1,7 +1,7 @@
-"""Changes through one gateway's admin plane, told to all others at once through Redis.
+"""Notices of changes through one gateway's admin plane, sent to all other gateways at once through Redis.
 
-Whoever is not reached, because Redis is away, finds them by its own reading: keys and tenants within
-`keyring.FRESH_S`, the rest within `catalog.REFRESH_S`.
+A gateway that a notice does not reach, because Redis is away, finds the change when it next reads the database: keys
+and tenants within `keyring.FRESH_S`, the rest within `catalog.REFRESH_S`.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ CHANNEL = "tiergate:changes"
 _RETRY_S = 0.5
 _IDLE_S = 0.5
 _GAP_S = 0.2
-"""Between two readings of everything, however many changes are told."""
+"""The pause between two reloads of everything, however many notices arrive."""
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """ended: prefixes of keys that must be read before they are let in again; none: anything may have changed."""
+    """ended: prefixes of keys that must be read again before they are accepted; empty: anything may have changed."""
 
     sender: str
     ended: list[str] = []
@@ -45,7 +45,7 @@ class Notices:
         sender: str,
         redraw: Callable[[], None],
     ) -> None:
-        """redraw: after a new reading of the catalog."""
+        """redraw: called after each reload of the catalog."""
         self._redis = redis
         self._keyring = keyring
         self._catalog = catalog
@@ -55,7 +55,7 @@ class Notices:
         self.is_deaf = False
 
     async def tell(self, *, ended: Sequence[str] = ()) -> None:
-        """Without Redis nothing is told."""
+        """Publish a notice. While Redis is away, the notice is lost."""
         try:
             await self._redis.publish(CHANNEL, msgspec.json.encode(Notice(self._sender, list(ended))))
         except AWAY as error:
@@ -72,7 +72,7 @@ class Notices:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as subscription:
                     await subscription.subscribe(CHANNEL)
                     if self.is_deaf:
-                        # What was told meanwhile is missed.
+                        # Notices that were published meanwhile are lost.
                         self._is_stale.set()
                     self.is_deaf = False
                     while True:

@@ -1,4 +1,4 @@
-"""Who asks: what a key stands for, or a person at the console."""
+"""The caller of a request: the bearer of a key, or a person at the console."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,7 +9,7 @@ from gateway.http.errors import Forbidden, NotFound
 from gateway.http.proxies import Networks, is_within
 
 Scope = Literal["inference", "usage", "tenant-admin", "platform-admin"]
-"""`usage`: reads the tenant's usage, spending and dashboard, which its administrators may in any case."""
+"""`usage` reads the tenant's usage, spending and dashboard; administrators may do so without this scope."""
 SEES_SPENDING: tuple[Scope, ...] = ("usage", "tenant-admin", "platform-admin")
 
 
@@ -27,23 +27,23 @@ class Principal:
     tenant_id: UUID
     tenant_name: str
     key_id: UUID
-    """Of a person, who has no key, the person's id."""
+    """The key's id; for a person, who has no key, the person's id."""
     tier: str
     scopes: frozenset[str]
     is_local_only: bool = False
-    """Its requests never leave for a provider outside."""
+    """Requests are never sent to an outside provider."""
     allowed_models: frozenset[str] | None = None
     """Pools, models, adapters or `auto`; None: all that the tenant may use."""
     allowed_networks: Networks | None = None
-    """Where its requests may come from; None: anywhere."""
+    """Networks that requests may come from; None: any."""
     limit_scopes: tuple[LimitScope, ...] = ()
-    """The key's own, where it has limits."""
+    """The key's own scope, if the key has limits."""
     context_tokens: int | None = None
     default_max_tokens: int | None = None
-    """The key's own, in place of the tier's; it never allows a longer context than that."""
+    """The key's own `context_tokens` and `default_max_tokens`, in place of the tier's; the context never exceeds the tier's."""
     person: LoggedIn | None = None
     tenant_text: str = field(init=False, repr=False, compare=False)
-    """The ids as text, which every request needs several times."""
+    """The ids as text, because every request needs them several times."""
     key_text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Principal:
         return not self.scopes.isdisjoint(SEES_SPENDING)
 
     def require_address(self, address: str) -> None:
-        """Raise Forbidden unless the key may be used from there."""
+        """Raise Forbidden unless the key may be used from this address."""
         if self.allowed_networks is not None and not is_within(address, self.allowed_networks):
             raise Forbidden(
                 f"this key may not be used from {address or 'this connection'}; its allowed_networks say from where",
@@ -75,7 +75,7 @@ class Principal:
             )
 
     def may_use(self, *names: str) -> bool:
-        """A model that has these names."""
+        """Whether the key may use a model that has these names."""
         return self.allowed_models is None or not self.allowed_models.isdisjoint(names)
 
     def require_model(self, *names: str) -> None:
@@ -89,6 +89,6 @@ class Principal:
             )
 
     def require_tenant(self, tenant_id: UUID | None) -> None:
-        """Raise NotFound unless an object of `tenant_id` is the principal's to administer."""
+        """Raise NotFound unless the principal may administer objects of `tenant_id`."""
         if not self.is_platform_admin and tenant_id != self.tenant_id:
             raise NotFound("there is no such object")

@@ -1,4 +1,4 @@
-"""Secrets that must be read again, so that hashing will not do: AES-256-GCM under a key from the platform's pepper."""
+"""Sealing of secrets that must be readable again, so not hashed: AES-256-GCM under a key derived from the pepper."""
 
 import os
 
@@ -14,11 +14,11 @@ KEY_BYTES = 32
 
 
 class CannotUnseal(Exception):
-    """Sealed under another pepper, for another purpose or bound to something else."""
+    """The secret was sealed under another pepper, for another purpose or bound to something else."""
 
 
 def seal(secret: bytes, *, purpose: bytes, bound_to: bytes, pepper: str) -> bytes:
-    """Nonce, ciphertext and tag."""
+    """Returns nonce, ciphertext and tag in one."""
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(_key(pepper, purpose)).encrypt(nonce, secret, bound_to)
 
@@ -29,7 +29,7 @@ def unseal(sealed: bytes, *, purpose: bytes, bound_to: bytes, peppers: Peppers) 
 
 
 def unseal_with(sealed: bytes, *, purpose: bytes, bound_to: bytes, peppers: Peppers) -> tuple[bytes, str]:
-    """The secret, and which pepper it was sealed under. Raises CannotUnseal."""
+    """The secret and the pepper that it was sealed under. Raises CannotUnseal."""
     nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
     for pepper in peppers.all:
         try:

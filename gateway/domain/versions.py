@@ -1,4 +1,4 @@
-"""Lost updates: of two edits of the same state the second is refused."""
+"""Prevents lost updates: of two edits of the same state, the second is refused."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ class Stale(Conflict):
 
 
 class Versioned:
-    """`version` grows by one with each change; SQLAlchemy writes only over the one that it has read."""
+    """`version` grows by one with each change; SQLAlchemy overwrites a row only in the version that it read."""
 
     version: Mapped[int] = mapped_column(server_default="1")
 
@@ -32,16 +32,17 @@ class Versioned:
 
 
 def check_version(row: Versioned | None, version: int | None) -> None:
-    """version: of the state that the edit was made on, 0 where there was no row; None: of whatever is there.
+    """version: the version that the edit is based on, 0 if there was no row; None accepts any version.
 
-    Raises Stale."""
+    Raises Stale.
+    """
     if version is not None and version != (0 if row is None else row.version):
         raise Stale
 
 
 @asynccontextmanager
 async def edit_of_maybe_none(sessions: Sessions) -> AsyncIterator[AsyncSession]:
-    """A transaction that makes a row where there is none. Raises Stale where another has just made it."""
+    """A transaction that may insert a missing row. Raises Stale if another transaction has just inserted it."""
     try:
         async with sessions.begin() as session:
             yield session

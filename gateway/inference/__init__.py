@@ -1,1 +1,1 @@
-"""The data plane: authenticate, validate, measure, admit, route, open, stream, close, settle, a module a step."""
+"""The data plane: authenticate, validate, measure, admit, route, open, stream, close, settle; one module per step."""

@@ -1,4 +1,5 @@
-"""A request's two accounts, the outbox's and the limiter's: opened before the answer, closed before its last byte."""
+"""A request's two accounts, one in the outbox and one in the limiter: opened before the answer starts, and closed
+before its last byte is sent."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,15 +17,15 @@ from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
 
 class NotDurable(GatewayError):
-    """The answer is complete, but its usage is not on disk, so that the client may not be told that all is well."""
+    """The answer is complete, but its usage is not on disk, so the client must not be told that it succeeded."""
 
     status, code = 500, "usage_not_durable"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Repeatable:
-    """A request under an idempotency key. Should this process die, its client sends it again, and pays for the answer
-    that it gets."""
+    """A request under an idempotency key. It costs nothing if this process dies: the client sends it again, and pays
+    for the answer it then gets."""
 
     record: UsageRecord
 
@@ -44,7 +45,7 @@ class _Repeatable:
 
 
 class UsageSink(Protocol):
-    """Where usage goes: the outbox, or what stands before it."""
+    """Where usage goes: the outbox, or a wrapper around it."""
 
     @property
     def failure(self) -> str | None: ...
@@ -71,9 +72,10 @@ class Accounts:
             raise Unavailable(f"usage cannot be recorded at the moment: {error}", retry_after_s=1) from error
 
     async def close(self, status: UsageStatus) -> None:
-        """Durable in the outbox and settled, at the same time: each takes a part of a millisecond.
+        """Write the usage durably to the outbox and settle it in the limiter, concurrently: each takes a fraction of a
+        millisecond.
 
-        Raises NotDurable, and then nothing of the request is billed; in the limits it stays counted.
+        Raises NotDurable if the write fails; the request is then not billed, but still counts against the limits.
         """
         if self._is_closed:
             return
@@ -88,14 +90,14 @@ class Accounts:
         await self._limiter.settled(settled)
 
     def close_soon(self, status: UsageStatus) -> None:
-        """The same by a synchronous hand-off, for `finally`; does nothing once closed."""
+        """Like `close`, but a synchronous hand-off, for use in `finally`. Does nothing once closed."""
         if not self._is_closed:
             event = self._end(status)
             self._outbox.close(event)
             self._settle_soon(event)
 
     def _end(self, status: UsageStatus) -> UsageEvent:
-        """What the request came to, which is counted."""
+        """Build the final usage event, and count it in metrics and trace."""
         self._is_closed = True
         record = self._record
         if status == "error":
@@ -111,7 +113,7 @@ class Accounts:
         return event
 
     def _correct(self) -> None:
-        """The event that may still reach the disk says that all was well; the client is told otherwise."""
+        """The event that may still reach the disk reports success, but the client is told of a failure: correct it."""
         self._record.waive()
         self._outbox.close(self._record.event("error"), is_correction=True)
 
@@ -119,7 +121,7 @@ class Accounts:
         reservation = self._record.reservation
         overflow = self._record.overflow
         if event.status == "error" and not self._record.is_delivered:
-            # We failed before anything was delivered. A client that left has used its request.
+            # We failed before anything was delivered. If instead the client left, its request still counts.
             self._limiter.refund_soon(reservation)
             if overflow is not None:
                 self._limiter.refund_soon(overflow)

@@ -1,4 +1,4 @@
-"""Admit: every limit of tenant, key and end user reserved together, or the request refused."""
+"""Admit: reserve against every limit of tenant, key and end user together, or refuse the request."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""A completion at one member, from its sending to its answer's end. What comes is read here and passed on elsewhere."""
+"""One completion sent to one member, from the request to the end of the answer. The answer is read here and passed on
+elsewhere."""
 
 import msgspec
 
@@ -22,7 +23,7 @@ MemberStream = WorkerStream | ForeignStream
 
 
 class Call:
-    """`told`: what members told of the answer so far. Whoever makes it closes it."""
+    """told: the token ids that members have reported for the answer so far. The creator must call `close`."""
 
     def __init__(
         self, services: Services, record: UsageRecord, decision: Decision, member: Member, told: ToldIds
@@ -37,7 +38,7 @@ class Call:
         self.member = member
         self.told = told
         self.early = b""
-        """What came for the client before `speak` ended."""
+        """Bytes for the client that arrived before `speak` returned."""
 
     @property
     def answer(self) -> Answer:
@@ -52,11 +53,11 @@ class Call:
 
     @property
     def _model(self) -> str:
-        """What the member calls it."""
+        """The model's name at the member."""
         return self._decision.adapter or self.member.model_name
 
     async def send(self) -> None:
-        """Until the member begins to answer. Raises MemberFailed or MemberRefused."""
+        """Returns when the member begins to answer. Raises MemberFailed or MemberRefused."""
         accepted, record, member = self._accepted, self._record, self.member
         body = member_body(
             accepted.body,
@@ -80,7 +81,7 @@ class Call:
         return ForeignStream(wants_usage=wants_usage, model_at_member=model, model=self._record.shown_model)
 
     async def next(self) -> bytes:
-        """What has come for the client; then `check`. Raises MemberFailed."""
+        """The next bytes for the client; call `check` afterwards. Raises MemberFailed."""
         stream, answer = self.stream, self.answer
         chunk = await answer.next_chunk()
         try:
@@ -94,8 +95,8 @@ class Call:
         return passed_on
 
     def check(self, *, is_delivered: bool) -> None:
-        """Raises MemberFailed, MemberRefused or, where the client has a part that nobody can go on from,
-        UpstreamRefused."""
+        """Raises MemberFailed or MemberRefused, or UpstreamRefused when the client has a partial answer that no other
+        member can continue (`is_delivered`)."""
         if self.stream.error is not None and is_delivered:
             raise as_broken_off(
                 self.stream.error, self.member, sent_model=self._model, shown_model=self._record.shown_model
@@ -113,7 +114,7 @@ class Call:
             self.check(is_delivered=False)
 
     def close(self) -> None:
-        """Left before its end, the member stops computing."""
+        """If the answer is not complete, this makes the member stop computing it."""
         if self._answer is not None:
             self._answer.close()
 
@@ -121,7 +122,7 @@ class Call:
 async def post(
     member: Member, body: bytes, services: Services, record: UsageRecord, *, shows_life: bool = False
 ) -> Answer:
-    """As `WorkerClient.post`; to our own workers with the tenant, its weight, and how long it may still take."""
+    """As `WorkerClient.post`. Our own workers also get the tenant, its weight and the time left until the deadline."""
     accepted = record.accepted
     headers: dict[str, str] = {}
     if member.engine == "tiergate":
@@ -142,7 +143,8 @@ async def post(
 
 
 def failure_of(body: bytes, member: Member) -> MemberFailed | MemberRefused:
-    """What an error in place of an answer means, before anything is delivered: another replica may do better."""
+    """The exception for an error body that came in place of an answer, before anything was delivered. After
+    MemberFailed another replica may do better."""
     try:
         error = _ERROR.decode(body).error
     except msgspec.MsgspecError:

@@ -1,4 +1,5 @@
-"""`POST /v1/route`: authenticate, validate, measure and decide as for a chat completion, and tell; send nothing."""
+"""`POST /v1/route`: authenticate, validate, measure and decide as for a chat completion, and answer with the decision.
+Nothing is sent to a member."""
 
 import time
 from typing import Any
@@ -30,9 +31,9 @@ _JSON: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": 
 
 @router.post("/route", response_class=Response, responses=_JSON)
 async def dry_run(request: Request, principal: PrincipalDep, services: ServicesDep) -> Response:
-    """Where a chat completion of this body would go now, why, and what it would reserve.
+    """Explain where a chat completion with this body would go now, why, and what it would reserve.
 
-    Nothing is sent, reserved or counted; what a completion would be refused for is refused here.
+    Nothing is sent, reserved or counted. A body that would be refused as a completion is refused here, too.
     """
     exchange = Exchange(request.scope, request.receive, _no_send)
     refuse_session(exchange)
@@ -41,7 +42,7 @@ async def dry_run(request: Request, principal: PrincipalDep, services: ServicesD
 
 
 async def explain(services: Services, principal: Principal, body: bytes) -> RouteExplanation:
-    """Raises what a completion of this body would be refused for."""
+    """Raises the same errors that would refuse a completion with this body."""
     principal.require("inference")
     chat = decode_body(body, _CHAT)
     check_request(chat)

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer on bare ASGI: a bounded body, headers once, chunks, the client's leaving."""
+"""One HTTP request and its answer on bare ASGI: bounded body, headers sent once, chunks, client disconnects."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ class ClientGone(Exception):
 
 
 class Listener(Protocol):
-    """Hears an answer on its way to the client."""
+    """Observes an answer on its way to the client."""
 
     def hear(self, chunk: bytes) -> None:
-        """A part of a stream."""
+        """Called with each chunk of a stream, before it is sent."""
 
     async def keep(self, body: bytes | None) -> None:
-        """All has been said, and nobody knows yet: what is raised here is the answer's failure. body: a whole answer;
-        None after a stream."""
+        """Called when the answer is complete, before its end is sent: an exception raised here fails the answer.
+        body: a whole answer; None after a stream."""
 
 
 class Exchange:
@@ -43,25 +43,25 @@ class Exchange:
         self.path: str = scope["path"]
         self.headers: Headers = dict(scope["headers"])
         self.is_started = False
-        """Headers are sent: from here on errors go into the stream."""
+        """The headers were sent; from here on errors go into the stream."""
         self.is_left = False
         """The client closed the connection, which cancels the task that answers."""
         self.status = 0
         self.principal: Principal | None = None
-        """Who asks, once that is known; set before by whoever has authenticated already."""
+        """Whose request this is, once known; set in advance if the caller has already authenticated it."""
         self.usage: UsageSink | None = None
-        """Where the event goes; None: to the outbox."""
+        """Where the usage event goes; None for the outbox."""
         self.is_admitted = False
         """The request passed its limits: from here on there will be a usage event."""
         self.served_by = ("", "", "")
-        """Pool, model and tier, as far as they are known: for metrics."""
+        """Pool, model and tier for metrics; empty strings where not known yet."""
         self.trace: RequestTrace | None = None
         self.preparation: Preparation | None = None
         """Counts against this gateway's capacity until a member is called."""
         self.copy: AnswerCopy | None = None
-        """What is sent is kept, too, and the answer is made to its end whether the client stays or not."""
+        """If set, a copy of the answer is kept, and the answer is completed even if the client leaves."""
         self.extra_headers: dict[str, str] = {}
-        """Sent with whatever answer there will be."""
+        """Sent with any answer, including errors."""
         self.listeners: list[Listener] = []
 
     def check_headers(self) -> None:
@@ -86,7 +86,8 @@ class Exchange:
         self._scope[ON_LEAVE] = self._leave
 
     def forget_leaving(self) -> None:
-        """The task ends. Request and task hold each other, body and all: they would stay until a garbage collection."""
+        """Called when the task ends. Request and task refer to each other, so without this both, and the body, would
+        stay in memory until a garbage collection."""
         del self._scope[ON_LEAVE], self._task
 
     def _leave(self) -> None:
@@ -96,11 +97,11 @@ class Exchange:
 
     @property
     def has_body(self) -> bool:
-        """All of it came with the headers: to read it is no waiting."""
+        """Whether the whole body arrived with the headers, so that reading it does not wait."""
         return REQUEST_BODY in self._scope
 
     async def read_body(self, max_bytes: int) -> bytes:
-        """Raises BodyTooLarge or ClientGone. How long it may take is our server's business."""
+        """Raises BodyTooLarge or ClientGone. The HTTP server enforces the time limit."""
         whole: bytes | None = self._scope.get(REQUEST_BODY)
         if whole is not None and len(whole) <= max_bytes:
             return whole
@@ -109,7 +110,7 @@ class Exchange:
             raise BodyTooLarge(max_bytes)
         body, more = self._part(await self._receive())
         if not more and len(body) <= max_bytes:
-            # Nearly always all of it came with the headers.
+            # Nearly always the whole body came with the headers.
             return body
         chunks, size = [body], len(body)
         while more and size <= max_bytes:
@@ -142,7 +143,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def keep(self, body: bytes | None = None) -> None:
-        """Before an answer's end: once it is said, it is kept."""
+        """Called before the answer's end is sent: by the time the client sees the end, the answer is kept."""
         for listener in self.listeners:
             await listener.keep(body)
 

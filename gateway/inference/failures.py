@@ -1,4 +1,4 @@
-"""What a member's failure means for the members: counted, and told to whoever keeps requests from them."""
+"""Count a member's failure, and report it to the registry or the pool's gate, which keep requests away from it."""
 
 import time
 
@@ -9,7 +9,7 @@ from router.fleet import Member
 
 
 def note_failure(services: Services, pool: str, member: Member, error: MemberFailed, *, is_delivered: bool) -> str:
-    """Its kind."""
+    """Returns the failure's kind, as in metrics."""
     kind = failure_kind(error, is_delivered=is_delivered)
     services.metrics.upstream_failures.add((pool, kind))
     if error.is_fault or not error.is_reachable:

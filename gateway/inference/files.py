@@ -1,4 +1,4 @@
-"""`/v1/files`: what batches read and what they wrote."""
+"""`/v1/files`: the files that batches read and write."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -36,7 +36,7 @@ from protocol.ids import new_id
 
 PATH = "/v1/files"
 FORM_OVERHEAD_BYTES = 1 << 20
-"""Of the fields beside the file."""
+"""How much of a form may be fields and multipart framing, beside the file itself."""
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 FORM_FIELDS = ("file", "purpose", _ANCHOR, _SECONDS)
 
@@ -68,7 +68,7 @@ _FORM_BODY = {
 
 
 class ExpiresAfter(BaseModel):
-    """When a file goes, in seconds after its making: an hour to 30 days."""
+    """A file's lifetime in seconds from its creation: an hour to 30 days."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,8 +115,11 @@ class FileDeleted(BaseModel):
 
 @router.post("", openapi_extra={"requestBody": _FORM_BODY})
 async def upload_file(request: Request, principal: InferenceDep, services: ServicesDep) -> FileView:
-    """A form with `purpose` (`batch`), `file`, and where wanted `expires_after[anchor]` (`created_at`) and
-    `expires_after[seconds]`."""
+    """Upload a file as a form (multipart/form-data).
+
+    Its fields are `purpose` (`batch`), `file`, and optionally `expires_after[anchor]` (`created_at`) with
+    `expires_after[seconds]`.
+    """
     if not is_form(request.scope):
         raise InvalidRequest("send a form (multipart/form-data) with `purpose` and `file`", param="file")
     chunks = request.stream()
@@ -124,7 +127,7 @@ async def upload_file(request: Request, principal: InferenceDep, services: Servi
         try:
             return await _take_form(Form(chunks, request.headers["content-type"]), principal, services)
         except GatewayError:
-            # Many clients read no answer before they have sent all.
+            # Many clients do not read an answer until they have sent the whole body.
             try:
                 async for _ in chunks:
                     pass
@@ -134,7 +137,7 @@ async def upload_file(request: Request, principal: InferenceDep, services: Servi
 
 
 async def _take_form(form: Form, principal: Principal, services: Services) -> FileView:
-    """Fields and file in any order."""
+    """The fields and the file may come in any order."""
     fields: dict[str, str] = {}
     staged: StagedFile | None = None
     filename = ""
@@ -221,7 +224,7 @@ async def _find(file_id: str, principal: Principal, services: Services) -> Store
 
 
 async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    """The first block was read before, so that a store that is away is told by a status."""
+    """The first block was read before the answer starts, so that an unavailable store is reported by the status."""
     yield first
     async for block in rest:
         yield block

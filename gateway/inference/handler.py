@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` and `/v1/completions`: the one way of a request, step by step."""
+"""`POST /v1/chat/completions` and `/v1/completions`: the path that every request takes, step by step."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ RESPONSE: Operation[Any] = Operation[Any](validate_response, measure, Relay)
 
 
 def make_endpoint(services: Services, operation: Operation[Any]) -> ASGIApp:
-    """An ASGI application of its own: FastAPI's machinery has no place on the hot path."""
+    """A separate ASGI application, which keeps FastAPI's machinery off the hot path."""
 
     def endpoint(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return respond(services, Exchange(scope, receive, send), operation)
@@ -59,7 +59,7 @@ def make_endpoint(services: Services, operation: Operation[Any]) -> ASGIApp:
 
 
 async def respond(services: Services, exchange: Exchange, operation: Operation[T]) -> None:
-    """There is an answer in any case, unless nobody is left to read it, and it is counted."""
+    """Answer the request in any case, unless the client has left, and count it."""
     metrics = services.metrics
     exchange.cancel_on_leave()
     metrics.num_in_flight += 1
@@ -82,7 +82,7 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
     except asyncio.CancelledError:
         if not exchange.is_left:
             raise
-        # The cancellation was ours; the task ends here as one that has done its work.
+        # We cancelled the task ourselves because the client left; let it end normally.
     except Exception as error:
         failure = error_code(error) or "invalid_request"
         metrics.count_error(error_status(error), error_code(error), exchange.served_by[2])
@@ -118,7 +118,7 @@ async def _answer(services: Services, exchange: Exchange, accepted: Accepted[Any
 
 
 async def accept(services: Services, exchange: Exchange, validate: Callable[[Exchange, bytes], T]) -> Accepted[T]:
-    """Authenticate and validate; what this gateway cannot carry is refused before its body is read."""
+    """Authenticate and validate. Under overload, a request whose body is still to come is refused before it is read."""
     received_at, received_monotonic_s = utc_now(), time.monotonic()
     request_id = new_request_id(received_at)
     exchange.extra_headers["x-request-id"] = request_id
@@ -132,7 +132,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     if not exchange.has_body:
         services.overload.check(tier.priority)
     body = await exchange.read_body(services.settings.max_body_bytes)
-    # Only now: who sends slowly is no work of ours.
+    # Only now: a client that sends its body slowly costs us no work meanwhile.
     exchange.preparation = services.overload.begin(tier.priority)
     request = validate(exchange, body)
     return Accepted(
@@ -196,7 +196,7 @@ async def _send(
     caching: Caching | None,
     taker: Exchange,
 ) -> None:
-    """The answer, to the client or to who checks it first."""
+    """Send the answer to `taker`: the client, or the guardrails that check it first."""
     if caching is not None and caching.found is not None:
         await give_again(caching.found, taker, record, accounts)
     else:
@@ -231,7 +231,7 @@ async def _owner_of_key(services: Services, exchange: Exchange) -> Principal:
 
 
 async def _tell(exchange: Exchange, error: Exception) -> None:
-    """What failed becomes the answer, or, once the answer has begun, its last event."""
+    """The error becomes the answer, or, once the answer has begun, its last event."""
     if not isinstance(error, GatewayError | ProtocolError):
         _log.error("a request failed", exc_info=error)
     if exchange.copy is not None:

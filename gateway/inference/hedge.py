@@ -1,7 +1,7 @@
-"""A first token that is late is asked of a second replica, too; whoever speaks first answers.
+"""Hedging: when the first token is late, a second replica is asked, too, and the first to produce a token answers.
 
-The other is left, computes nothing more, and is not billed. Only for tiers that are hedged, and only as often as a
-pool's retry budget allows.
+The other call is closed, so its replica stops computing, and it is not billed. Only hedged tiers do this, and only as
+often as the pool's retry budget allows.
 """
 
 import asyncio
@@ -22,10 +22,11 @@ async def first_to_speak(
     late_s: float,
     note_failed: Callable[[Call, MemberFailed], None],
 ) -> Call:
-    """The call that has its first token first; the other one is left.
+    """The call that produces its first token first; the other one is cancelled and closed.
 
-    speaking: of the first. second: made when the first is late, if another may be asked. note_failed: told of one that
-    failed while the other goes on. Raises what the last one raised.
+    speaking: the coroutine that runs `first` up to its first token. second: called when the first is late; returns the
+    second call, or None if no other replica may be asked. note_failed: called for a call that failed while the other
+    goes on. Raises the last MemberFailed if all calls fail, and any other error at once.
     """
     calls = {_start(speaking): first}
     winner: Call | None = None
@@ -58,6 +59,6 @@ async def first_to_speak(
 
 def _start(speaking: Speaking) -> "asyncio.Task[None]":
     task = asyncio.ensure_future(speaking)
-    # One that fails after it was left would be reported as never looked at.
+    # Retrieve the exception of a task that fails after it was abandoned; asyncio would report it as never retrieved.
     task.add_done_callback(lambda over: over.cancelled() or over.exception())
     return task

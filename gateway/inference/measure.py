@@ -1,4 +1,4 @@
-"""How large and how hard a request is: prompt tokens, complexity, and the most that it may cost."""
+"""How large and how hard a request is: its prompt tokens, complexity and maximum cost."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,16 +29,19 @@ from text.bundle import Bundle, TextTooLong
 from text.prompts import encode_prompts, kept_tokens
 
 LONG_CHARS = 16_384
-"""Longer prompts are tokenized in a thread, so that other streams go on meanwhile (about 5 ms here)."""
+"""Longer prompts are tokenized in a thread, so that other streams go on meanwhile. A prompt of this length takes about
+5 ms on our machine."""
 _CHAT_OVERHEAD_TOKENS = 16
-"""A template's marks around one message, generously, where the template is not known."""
+"""A generous bound on the tokens that a chat template adds around one message, used where the template is unknown."""
 _PLAIN = Complexity(0.0)
 BYTES_PER_TOKEN = 3
-"""A likely length, on the long side for most languages and tokenizers, where only the bound of one byte is certain."""
+"""Used to estimate a likely token count where only the bound of one token per byte is certain. For most languages and
+tokenizers the estimate is on the high side."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """What weights made of a request; by: `decision`, or `shadow` for those that decide nothing. pool: their choice."""
+    """A request's score by one set of weights. by: `decision`, or `shadow` for weights that decide nothing.
+    pool: the pool these weights choose."""
 
     by: str
     pool: str
@@ -46,24 +49,24 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """route_request is about one answer, to the longest of the prompts; prompt_tokens is the sum of all prompts, which
-    are billed once each, and num_choices how many answers they get together."""
+    """route_request describes one answer, to the longest prompt. prompt_tokens is the sum over all prompts, each of
+    which is billed once. num_choices is the number of answers to all prompts together."""
 
     route_request: RouteRequest
     is_scored: bool
-    """Its complexity was looked at."""
+    """Its complexity was scored."""
     prompt_tokens: int
     num_choices: int
     policy: TierPolicy
     pools: tuple[Pool, ...]
-    """Where the request may end, the wanted one first."""
+    """The pools that the request may go to, the preferred one first."""
     adapter_name: str | None
     adapter_id: str | None
     is_estimate: bool
     dearest_nanousd: int
     scores: tuple[Score, ...] = ()
     kept_tokens: int | None = None
-    """How many of a prompt's last tokens were counted, where the request has it truncated."""
+    """How many of a prompt's last tokens were counted, if the request asks for truncation."""
 
     @property
     def tokens(self) -> int:
@@ -75,9 +78,10 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 async def measure(accepted: AcceptedGeneration, services: Services, *, scores_all: bool = False) -> Measured:
-    """scores_all: also requests that name their model, whose score decides nothing and would be a third of the way.
+    """scores_all: also score requests that name their model. Their score decides nothing, and would take a third of
+    the gateway's time for the request.
 
-    Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool not allowed."""
+    Raises the GatewayError for an unknown model, a prompt that fits nowhere or a pool that is not allowed."""
     request, tier, fleet = accepted.request, accepted.tier, services.registry.fleet
     check_model(accepted, fleet)
     adapter = adapter_of(accepted, fleet)
@@ -100,7 +104,7 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
         route = msgspec.structs.replace(route, is_warm=is_warm)
     own_field = own_field_of(request)
     if own_field is not None:
-        # A provider outside would not know it.
+        # An outside provider would not know the field.
         route = msgspec.structs.replace(route, may_leave=False)
     pools = reachable_pools(route, policy, fleet)
     if own_field is not None:
@@ -122,7 +126,7 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
     likely = counted.longest // BYTES_PER_TOKEN if counted.is_estimate else counted.longest
     route = msgspec.structs.replace(
         route,
-        # An upper bound must not refuse what the member's own tokenizer may take.
+        # An upper bound must not refuse a prompt that may fit by the member's own tokenizer.
         prompt_tokens=0 if counted.is_estimate else counted.longest,
         max_tokens=_default_max_tokens(tier, likely, pools) if limit is None else limit,
     )
@@ -146,7 +150,8 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
 
 
 def _scores(accepted: AcceptedGeneration, route: RouteRequest, services: Services) -> tuple[Score, ...]:
-    """Of requests that leave the choice to the router; shadow weights score the others as well."""
+    """The decision's score, only for requests that leave the choice to the router; and the shadow weights' score, for
+    all requests."""
     found, tier, shadow = [], accepted.tier, services.shadow_weights
     is_open = accepted.request.model == AUTO or (route.variants is not None and len(route.variants) > 1)
     if is_open:
@@ -169,7 +174,7 @@ def dearest_nanousd(
     prompt_tokens: int,
     completion_tokens: int,
 ) -> int:
-    """The most that the request may cost, wherever it ends and however much of its prompt is cached."""
+    """The most that the request may cost, whichever pool serves it and however much of its prompt is cached."""
     adapter_id = str(adapter.id) if adapter else None
     prices, tier, is_batch = accepted.catalog.prices, accepted.tier.name, accepted.batch_id is not None
     return max(
@@ -190,7 +195,7 @@ def reachable_pools(route: RouteRequest, policy: TierPolicy, fleet: Fleet) -> tu
 
 
 def tier_policy(tier: TierTerms, weights: Weights) -> TierPolicy:
-    """A target share of large calls goes before a threshold."""
+    """A target share of large calls takes precedence over a threshold."""
     share = tier.large_share
     return TierPolicy(
         name=tier.name,
@@ -203,7 +208,7 @@ def tier_policy(tier: TierTerms, weights: Weights) -> TierPolicy:
 
 
 def check_model(accepted: Accepted[Any], fleet: Fleet) -> None:
-    """Raises Forbidden unless the key may use the model, by whichever of its names it is allowed."""
+    """Raises Forbidden unless the key may use the model. The key's list may hold any of the model's names."""
     if accepted.principal.allowed_models is None:
         return
     model = accepted.request.model
@@ -214,9 +219,9 @@ def check_model(accepted: Accepted[Any], fleet: Fleet) -> None:
 def adapter_of(
     accepted: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet
 ) -> AdapterTerms | None:
-    """Models and pools win over an adapter of the same name; `create_adapter` lets none of these arise.
+    """Models and pools take precedence over an adapter of the same name; `create_adapter` refuses such a name.
 
-    Raises Unavailable for an adapter that waits for a worker's word, and InvalidRequest for one that fits no model."""
+    Raises Unavailable for an adapter that no worker has checked yet, and InvalidRequest for one that fits no model."""
     model = accepted.request.model
     if model == AUTO or fleet.pool_serving(model) is not None:
         return None
@@ -235,12 +240,12 @@ def _not_served(adapter: AdapterTerms) -> GatewayError:
 
 
 def variants_in(fleet: Fleet, by_model: Mapping[str, str]) -> dict[str, str]:
-    """Pool -> the adapter's name at its members."""
+    """Pool name -> the adapter's name at the pool's members."""
     return {pool.name: by_model[pool.model_id] for pool in fleet.pools.values() if pool.model_id in by_model}
 
 
 def _complexity(request: GenerationRequest, weights: Weights) -> Complexity:
-    """Of several prompts the hardest, since one pool answers them all; prompts of token ids have none."""
+    """The complexity of the hardest prompt, since one pool answers them all. Prompts of token ids are not scored."""
     if isinstance(request, ChatCompletionRequest):
         is_structured = asks_for_structure(request)
         return chat_complexity(request.messages, request.tools or (), weights=weights, is_structured=is_structured)
@@ -249,7 +254,8 @@ def _complexity(request: GenerationRequest, weights: Weights) -> Complexity:
 
 
 def _structure(request: GenerationRequest, fleet: Fleet) -> Complexity:
-    """Of a request that names its model: what keeps it from a smaller one, where there is one."""
+    """For a request that names its model: no score, only whether it needs a large model. Plain unless it names the
+    large pool, since only then is there a smaller one."""
     pool = fleet.pool_serving(request.model)
     if pool is not None and pool.name != LARGE:
         return _PLAIN
@@ -260,7 +266,7 @@ def _structure(request: GenerationRequest, fleet: Fleet) -> Complexity:
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Tokens of the longest prompt, and of all; is_estimate: an upper bound."""
+    """Tokens in the longest prompt and in all prompts. is_estimate: the counts are upper bounds."""
 
     num_prompts: int
     longest: int
@@ -271,11 +277,12 @@ class Counted(msgspec.Struct, frozen=True):
 async def count(
     request: GenerationRequest, pools: tuple[Pool, ...], bundles: BundleStore, *, limit: int, kept: int | None
 ) -> Counted:
-    """Prompt tokens in the pool where they are most; where a pool's tokenizer is not known, a bound from above.
+    """Prompt tokens in the pool where they are most; an upper bound if any pool's tokenizer is unknown.
 
-    That of a provider outside never is: there our own count stands until it reports its usage.
+    The tokenizer of an outside provider is never known. Its pool is left out, and our own count stands until the
+    provider reports its usage.
 
-    Raises TextTooLong, at once, for what clearly cannot fit into `limit`.
+    Raises TextTooLong, at once, for a text that clearly cannot fit into `limit`.
     """
     of_pools = [bundles.bundle_of(pool.name) for pool in pools if pool.overflow_of is None]
     known = {id(bundle): bundle for bundle in of_pools if bundle is not None}
@@ -299,12 +306,13 @@ async def count(
 
 
 def _count_with(bundle: Bundle, request: GenerationRequest, limit: int | None, kept: int | None) -> list[int]:
-    """Of each prompt."""
+    """Tokens in each prompt."""
     return [len(prompt) for prompt in encode_prompts(bundle, request, kept=kept, limit=limit)]
 
 
 def upper_bounds(request: GenerationRequest) -> list[int]:
-    """Of each prompt. No tokenizer makes more tokens than UTF-8 bytes, marks of a template aside."""
+    """An upper bound on the tokens of each prompt. No tokenizer makes more tokens than the text has UTF-8 bytes; the
+    chat template's own tokens come on top."""
     if not isinstance(request, ChatCompletionRequest):
         return [len(prompt.encode() if isinstance(prompt, str) else prompt) for prompt in list_prompts(request)]
     bound = len(msgspec.json.encode(request.tools)) if request.tools else 0
@@ -336,6 +344,6 @@ def _too_long(param: Place, tokens: str, window: int) -> InvalidRequest:
 
 
 def _default_max_tokens(tier: TierTerms, prompt_tokens: int, pools: tuple[Pool, ...]) -> int:
-    """The tier's default, less where the window of the narrowest pool that takes the prompt leaves less."""
+    """The tier's default, or less if the narrowest pool that takes the prompt has less room in its context window."""
     rooms = [pool.context_window - prompt_tokens for pool in pools if pool.context_window > prompt_tokens]
     return min(tier.default_max_tokens, *rooms) if rooms else tier.default_max_tokens

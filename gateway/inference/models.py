@@ -35,7 +35,7 @@ async def show_model(model: str, principal: PrincipalDep, services: ServicesDep)
 
 def visible_models(fleet: Fleet, catalog: Catalog, principal: Principal, *, now: datetime) -> list[ModelCard]:
     tier = catalog.tier_of(principal)
-    # Overflows serve under no name that could be asked for.
+    # Overflow pools have no name that a client could ask for.
     pools = [pool for pool in fleet.pools.values() if pool.overflow_of is None and _is_allowed(pool, tier)]
     shown = _Cards(catalog, tier, now)
     choices = [pool for pool in pools if pool.name in (SMALL, LARGE)]
@@ -52,7 +52,7 @@ def visible_models(fleet: Fleet, catalog: Catalog, principal: Principal, *, now:
 
 
 class _Cards:
-    """By name, in the order of their making."""
+    """Model cards by name, in the order in which the names were added."""
 
     def __init__(self, catalog: Catalog, tier: TierTerms, now: datetime) -> None:
         self._catalog = catalog
@@ -61,7 +61,7 @@ class _Cards:
         self._shown_tier = ModelTier(**{name: getattr(tier, name) for name in ModelTier.__struct_fields__})
         self.cards: dict[str, ModelCard] = {}
         self.names: dict[str, Sequence[str]] = {}
-        """All that the same thing is called."""
+        """For each card, all names of the same model."""
 
     def add(
         self,
@@ -73,7 +73,7 @@ class _Cards:
         root: str | None = None,
         parent: str | None = None,
     ) -> None:
-        """The window is the widest of those that may serve it."""
+        """The card's window is that of the widest of `pools`."""
         model = self._catalog.models.get(pools[0].model_id) if name != AUTO else None
         created = adapter.created_s if adapter else model.created_s if model else 0
         self.names[name] = (name, *also_named)

@@ -1,4 +1,4 @@
-"""Lists as OpenAI has them: `{"object": "list", "data", "first_id", "last_id", "has_more"}`, newest first."""
+"""List pages in OpenAI's format: `{"object": "list", "data", "first_id", "last_id", "has_more"}`."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -24,7 +24,7 @@ async def openai_page(
     order: Order,
     show: Callable[[T], V],
 ) -> dict[str, Any]:
-    """One page of `query` in the order of `column`, a UUIDv7 and therefore the time."""
+    """One page of `query`, ordered by `column`: a UUIDv7, so this is the order of creation."""
     if after is not None:
         query = query.where(column > after if order == "asc" else column < after)
     ordered = query.order_by(column.asc() if order == "asc" else column.desc())

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Operation(Generic[T]):
-    """What differs between completions and embeddings. `validate` and `measure` raise what refuses the request."""
+    """The steps that differ between completions and embeddings. `validate` and `measure` raise to refuse a request."""
 
     validate: Callable[[Exchange, bytes], T]
     measure: Callable[[Accepted[T], Services], Awaitable[Measured]]

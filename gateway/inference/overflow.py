@@ -1,4 +1,5 @@
-"""A pool's overflow costs money outside: each request there is reserved in the overflow's own budget, and settled."""
+"""A pool's overflow costs money at an outside provider, so each request that goes there is reserved in the overflow's
+own budget, and settled."""
 
 from uuid import UUID, uuid5
 
@@ -15,12 +16,12 @@ _ACCOUNTS = UUID("6f0b1f0e-6c8a-5c0e-9d55-3a1d0c2f7b11")
 
 
 def overflow_account(pool: str) -> UUID:
-    """Whose budget an overflow is to the limiter, which knows only tenants; no tenant has this id."""
+    """The id that an overflow's budget has in the limiter, which knows only tenants. No tenant has this id."""
     return uuid5(_ACCOUNTS, pool)
 
 
 async def reserve_overflow(settings: GatewaySettings, limiter: Limiter, record: UsageRecord) -> bool:
-    """Whether the budget of the pool that was decided on allows this request; True for pools that have none."""
+    """Whether the budget of the chosen pool allows this request; True for pools without a budget."""
     release_overflow(limiter, record)
     of = settings.overflow_pools.get(record.pool)
     if of is None:
@@ -29,7 +30,7 @@ async def reserve_overflow(settings: GatewaySettings, limiter: Limiter, record: 
     assert overflow is not None
     measured, now = record.measured, utc_now()
     admission = Admission(
-        # One request may be reserved, given back and reserved again.
+        # A new id each time: one request may be reserved, refunded and reserved again.
         request_id=new_request_id(now),
         tenant_id=overflow_account(record.pool),
         tier=_terms(record.pool, overflow.budget_nanousd_per_month),
@@ -40,13 +41,13 @@ async def reserve_overflow(settings: GatewaySettings, limiter: Limiter, record: 
     try:
         record.overflow = await limiter.admit(admission)
     except (LimitReached, Unavailable):
-        # Nobody may assume that there is money where the ledger cannot say.
+        # If the ledger cannot tell whether there is money left, assume that there is none.
         return False
     return True
 
 
 def release_overflow(limiter: Limiter, record: UsageRecord) -> None:
-    """The request did not go there after all."""
+    """Refund the reservation of a request that did not go to the overflow after all."""
     if record.overflow is not None:
         limiter.refund_soon(record.overflow)
         record.overflow = None

@@ -1,5 +1,5 @@
-"""Fields that a server would drop in silence, so that the answer were another one: those that only our workers know,
-and those that its operator says it lacks."""
+"""Fields that a server would ignore silently, giving a different answer than asked for: those that only our workers
+know, and features that the server's operator has declared missing."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -22,7 +22,7 @@ _OWN_FIELDS = (
 
 
 class _Fields(NamedTuple):
-    """read: all of them at once; unset: what it reads where none is set."""
+    """read: returns the values of all fields at once. unset: what `read` returns if none of them is set."""
 
     names: Sequence[str]
     read: Callable[[GenerationRequest], tuple[Any, ...]]
@@ -38,7 +38,7 @@ _IN_CHATS, _IN_TEXTS = _own_fields(ChatCompletionRequest), _own_fields(Completio
 
 
 def own_field_of(request: GenerationRequest) -> str | None:
-    """The first such field that the request has."""
+    """The first field set in the request that only our own workers know."""
     if isinstance(request, ChatCompletionRequest) and request.echo:
         return "echo"
     response_format = getattr(request, "response_format", None)
@@ -52,7 +52,7 @@ def own_field_of(request: GenerationRequest) -> str | None:
 
 
 def check_own_members(pools: Iterable[Pool], field: str) -> None:
-    """Raises InvalidRequest where the request may come to a server that does not know the field."""
+    """Raises InvalidRequest if the request may reach a server that does not know the field."""
     for pool in pools:
         if any(member.engine != "tiergate" for member in pool.members):
             raise InvalidRequest(
@@ -61,7 +61,7 @@ def check_own_members(pools: Iterable[Pool], field: str) -> None:
 
 
 def check_features(pools: Iterable[Pool], request: GenerationRequest) -> None:
-    """Raises InvalidRequest where the request may come to a server that lacks what it asks for."""
+    """Raises InvalidRequest if the request may reach a server that lacks a feature it asks for."""
     for pool in pools:
         if pool.lacks:
             for feature, field in _features_of(request):
@@ -73,7 +73,7 @@ def check_features(pools: Iterable[Pool], request: GenerationRequest) -> None:
 
 
 def _features_of(request: GenerationRequest) -> Iterator[tuple[str, str]]:
-    """Each with the field that asks for it."""
+    """The features that the request needs, each with the field that asks for it."""
     if request.logprobs is not None and request.logprobs is not False:
         yield "logprobs", "logprobs"
     if not isinstance(request, ChatCompletionRequest):

@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/metrics`: what operators and orchestrators ask, without a tenant's key."""
+"""`/health`, `/ready` and `/metrics` for operators and orchestrators; they need no tenant's key."""
 
 import asyncio
 import os
@@ -25,20 +25,30 @@ async def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/ready", responses={503: {"description": "what is missing"}})
+@router.get("/ready", responses={503: {"description": "not ready; `missing` names what is missing"}})
 async def ready(services: ServicesDep) -> JSONResponse:
-    """200 when a request could be served and billed: the database, a replica, a writable outbox."""
+    """Tell whether a request could be served and billed.
+
+    Needs the database, a usable replica and a writable outbox. A gateway that is draining is not ready.
+    """
     missing = [name for name, is_there in (await _checks(services)).items() if not is_there]
     if missing:
         return JSONResponse({"status": "not ready", "missing": missing}, 503, {"retry-after": "1"})
     return JSONResponse({"status": "ready"})
 
 
-@router.get("/metrics", responses={401: {"description": "the key is wrong"}, 403: {"description": "no key is set"}})
+@router.get(
+    "/metrics",
+    responses={
+        401: {"description": "the key is missing or wrong"},
+        403: {"description": "no key is set, and the request does not come from the gateway's own machine"},
+    },
+)
 async def metrics(request: Request, services: ServicesDep) -> Response:
-    """Of all processes of this gateway, whichever of them was asked.
+    """Prometheus metrics of all processes of this gateway, whichever of them answers.
 
-    Takes the key in `TIERGATE_METRICS_KEY`; where none is set, it is for clients on the gateway's own machine.
+    Send the key in `TIERGATE_METRICS_KEY` as `Authorization: Bearer KEY`. If none is set, only clients on the gateway's
+    own machine may read the metrics.
     """
     check_scraper(request, services.settings.metrics_key)
     await _look_at_outboxes(services)
@@ -61,13 +71,13 @@ def measured_here(services: Services) -> Snapshot:
 
 
 def _show_fleet(shown: Metrics, fleet: Fleet) -> None:
-    # A pool that is gone shall not be shown as it last was.
+    # Cleared first, so that a removed pool does not keep its last values.
     shown.replicas.clear()
     shown.pool_requests.clear()
     for pool in fleet.pools.values():
         loads = [member.load for member in pool.members if member.load is not None]
         shown.replicas.labels(pool.name).set(len(usable_members(pool)))
-        # From the start, so that the first one is an increase.
+        # The counters exist from the start, so that the first retry shows as an increase.
         shown.retries.labels(pool.name)
         shown.continuations.labels(pool.name)
         shown.pool_requests.labels(pool.name, "running").set(sum(load.num_running for load in loads))

@@ -1,4 +1,4 @@
-"""Queries: a parameter that a route does not take is refused, as a body's unknown field is."""
+"""Query strings: a parameter that the route does not take is refused, like an unknown field in a body."""
 
 from starlette.requests import Request
 

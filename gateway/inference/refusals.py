@@ -1,4 +1,4 @@
-"""The router's and the members' ways to fail, as what the client is told."""
+"""Turns failures of the router and of members into the errors that clients are told."""
 
 import logging
 
@@ -39,7 +39,7 @@ def as_gateway_error(error: route_errors.RouteError, model: str) -> GatewayError
 
 
 def as_refusal(error: MemberRefused, *, sent_model: str, shown_model: str) -> UpstreamRefused:
-    """The member's own words, when they have OpenAI's shape, with the name that the client knows the model by."""
+    """The member's own error body if it has OpenAI's format, with the model renamed to the name the client knows."""
     try:
         _ERROR_BODY.decode(error.body)
     except msgspec.MsgspecError:
@@ -52,8 +52,8 @@ def as_refusal(error: MemberRefused, *, sent_model: str, shown_model: str) -> Up
 
 
 def as_broken_off(body: bytes, member: Member, *, sent_model: str, shown_model: str) -> UpstreamRefused:
-    """An error in the middle of an answer. The words of a worker of ours are passed on; those of others may name what
-    is none of the client's business."""
+    """An error in the middle of an answer. The error of one of our own workers is passed on. The error of another
+    server is logged instead, since it may hold details that the client should not see."""
     if member.engine == "tiergate":
         return as_refusal(MemberRefused(502, body), sent_model=sent_model, shown_model=shown_model)
     _log.warning("%s broke an answer off: %.500r", member.worker_id, body)
@@ -62,7 +62,7 @@ def as_broken_off(body: bytes, member: Member, *, sent_model: str, shown_model: 
 
 
 def as_failure(error: MemberFailed) -> GatewayError:
-    """After the last replica that could be tried."""
+    """The client's error after the last replica that could be tried has failed."""
     if error.is_missing:
         return Unavailable("no replica serves this model right now", retry_after_s=2)
     if error.retry_after_s is not None:
@@ -71,7 +71,7 @@ def as_failure(error: MemberFailed) -> GatewayError:
 
 
 def failure_kind(error: MemberFailed, *, is_delivered: bool) -> str:
-    """For metrics."""
+    """The failure's label in metrics."""
     if is_delivered:
         return "broke_off"
     if error.is_missing:
@@ -82,5 +82,5 @@ def failure_kind(error: MemberFailed, *, is_delivered: bool) -> str:
 
 
 def _escaped(name: str) -> bytes:
-    """As it stands within a JSON string."""
+    """The name as it is written inside a JSON string."""
     return msgspec.json.encode(name)[1:-1]

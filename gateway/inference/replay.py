@@ -1,6 +1,7 @@
-"""Replay: the second time that a request comes under one `Idempotency-Key`, its first answer is given again.
+"""Replay: a request that repeats an `Idempotency-Key` gets the first request's answer again.
 
-The first goes on without its client, so that whoever lost the connection finds the answer, billed once.
+The first request runs to its end even if its client leaves. A client that lost the connection therefore finds the
+answer when it retries, and is billed once.
 """
 
 from gateway.idempotency.kept import KeptAnswer
@@ -13,7 +14,7 @@ REPLAYED = {"idempotent-replayed": "true"}
 
 
 async def answered_before(answers: AnswerStore, exchange: Exchange, accepted: "Accepted[object]") -> bool:
-    """Whether the kept answer was sent; if not, what will be answered is kept. Raises as `AnswerStore.claim`."""
+    """Whether a kept answer was sent. If not, the coming answer will be kept. Raises as `AnswerStore.claim`."""
     key = check_key(exchange.headers[IDEMPOTENCY_KEY])
     fingerprint = fingerprint_of((accepted.path.encode(), exchange.headers.get(b"x-session-id", b""), accepted.body))
     found = await answers.claim(accepted.principal.tenant_text, key, fingerprint)
@@ -26,7 +27,7 @@ async def answered_before(answers: AnswerStore, exchange: Exchange, accepted: "A
 
 
 class AnswerCopy:
-    """What the exchange sends, on its way into the store."""
+    """A copy of everything that the exchange sends, for the store."""
 
     def __init__(self, answers: AnswerStore, claim: Claim) -> None:
         self._answers = answers
@@ -48,7 +49,8 @@ class AnswerCopy:
             self._parts.clear()
 
     async def keep(self) -> None:
-        """Before the client gets the last byte: its next request may be the same one. A failure is not kept."""
+        """Called before the client gets the last byte, since its next request may repeat this one. A failed answer is
+        not kept."""
         if not 200 <= self._status < 300:
             return self.drop()
         is_small = self._num_bytes <= MAX_BODY_BYTES
@@ -56,5 +58,5 @@ class AnswerCopy:
         await self._answers.keep(self._claim, KeptAnswer(self._status, self._headers, body) if is_small else None)
 
     def drop(self) -> None:
-        """Does nothing once it is kept."""
+        """Free the key. Does nothing once the answer is kept."""
         self._answers.free_soon(self._claim)

@@ -1,5 +1,5 @@
-"""Route and send, on another replica or to another pool while the client was sent nothing of the answer; later on a
-replica that goes on exactly after what was sent."""
+"""Route and send. While nothing of the answer has reached the client, a failed request is retried on another replica or
+in another pool; after that, only on a replica that can continue exactly where the answer broke off."""
 
 import asyncio
 import time
@@ -22,31 +22,31 @@ from router.fleet import Member, usable_members
 from router.policy import Decision, decide
 
 MAX_ROUNDS = 2
-"""The second asks the router again: with every replica of a pool down it finds another pool."""
+"""Each round asks the router. The second finds another pool if every replica of the first pool is down."""
 MAX_REPLICAS = 3
 MAX_CONTINUATIONS = 8
-"""Of one answer."""
+"""Per answer."""
 LOOK_AGAIN_S = 0.1
 MAX_PAUSE_S = 2.0
 
 
 class Attempt(Protocol):
     def num_kept(self, member: Member) -> int:
-        """How many tokens of the answer so far this member can go on from; 0 where it would start anew."""
+        """How many tokens of the answer so far this member can continue from; 0 if it would have to start over."""
 
     async def run(self, decision: Decision, member: Member) -> None:
-        """Send to this member, and its answer to the client. Raises MemberFailed or MemberRefused."""
+        """Send the request to this member, and its answer to the client. Raises MemberFailed or MemberRefused."""
 
 
 async def send_somewhere(services: Services, exchange: Exchange, record: UsageRecord, attempt: Attempt) -> None:
-    """Returns when the answer is with the client. Raises GatewayError."""
+    """Returns when the whole answer was sent to the client. Raises GatewayError."""
     failure: MemberFailed | None = None
     for _ in range(MAX_ROUNDS):
         try:
             decision = _decide(services, exchange, record, has_failed=failure is not None)
             if not await reserve_overflow(services.settings, services.limiter, record):
                 services.gates.of(decision.pool).note_spent(time.monotonic())
-                # It counts as full now, so that another pool is found, or none.
+                # The pool counts as full now, so the router finds another one, or none.
                 decision = _decide(services, exchange, record, has_failed=True)
         except RouteError as error:
             raise as_failure(failure) if failure else as_gateway_error(error, record.accepted.request.model) from None
@@ -72,7 +72,7 @@ async def send_somewhere(services: Services, exchange: Exchange, record: UsageRe
 async def _try(
     services: Services, record: UsageRecord, attempt: Attempt, decision: Decision, member: Member
 ) -> MemberFailed | None:
-    """How the member failed; None when the answer is with the client. Raises GatewayError."""
+    """How the member failed; None when the whole answer was sent to the client. Raises GatewayError."""
     gate = services.gates.of(decision.pool)
     gate.note_taken(time.monotonic())
     kind: str | None = None
@@ -88,7 +88,7 @@ async def _try(
         sent_model = decision.adapter or member.model_name
         raise as_refusal(error, sent_model=sent_model, shown_model=record.shown_model) from error
     except MemberFailed as error:
-        # A second replica may have been asked, and may be the one that answered.
+        # With hedging a second replica may have been asked, and may be the one that answered.
         failed = record.member or member
         kind = note_failure(services, decision.pool, failed, error, is_delivered=record.is_delivered)
         return error
@@ -104,7 +104,8 @@ async def _try(
 async def _go_on(
     services: Services, record: UsageRecord, attempt: Attempt, decision: Decision, failure: MemberFailed
 ) -> None:
-    """The client has a part of the answer: only a replica that goes on exactly after it will do. It sees a pause."""
+    """The client has part of the answer, so only a replica that can continue exactly there will do. The client sees
+    only a pause."""
     for _ in range(MAX_CONTINUATIONS):
         member = await _successor(services, record, attempt, decision)
         if member is None or _is_late(services, record) or not _may_retry(services, decision):
@@ -115,14 +116,14 @@ async def _go_on(
             return
         failure = next_failure
         if failure.is_reachable:
-            # It is full, or cannot now; nothing marks it as failed, and it is not to be asked again at once.
+            # The replica is full or cannot serve now. Nothing marks it as failed, so wait before it is asked again.
             await asyncio.sleep(min(failure.retry_after_s or LOOK_AGAIN_S, MAX_PAUSE_S))
     raise UpstreamFailed("the model's server broke off its answer") from failure
 
 
 async def _successor(services: Services, record: UsageRecord, attempt: Attempt, decision: Decision) -> Member | None:
-    """The best replica that can go on, the last one only if there is no other; where there is none, one may come back
-    within `continue_wait_s`."""
+    """The best replica that can continue the answer; the one that just failed only if there is no other. If there is
+    none, wait up to `continue_wait_s` for one to come back."""
     give_up_at = time.monotonic() + services.settings.continue_wait_s
     while True:
         pool = services.registry.fleet.pools.get(decision.pool)
@@ -146,7 +147,7 @@ def _decide(services: Services, exchange: Exchange, record: UsageRecord, *, has_
     measured, pool = record.measured, record.pool
     gates, now_s = services.gates, time.monotonic()
     if has_failed:
-        # What the members said is newer than the last look.
+        # The failures just seen are newer than the last observation of the fleet.
         gates.observe(services.registry.fleet, now_s)
     try:
         decision = decide(measured.route_request, measured.policy, services.registry.fleet, gates.states)
@@ -157,7 +158,7 @@ def _decide(services: Services, exchange: Exchange, record: UsageRecord, *, has_
     if wanted.standing in ("saturated", "shedding") and decision.pool != wanted.pool:
         gates.of(wanted.pool).note_kept_away(now_s)
     if exchange.is_started and decision.pool != pool:
-        # Headers that name the pool are with the client, and they must stay true.
+        # The client already has headers that name the pool, and they must stay true.
         raise RouteError(f"no replica of {pool} is left")
     record.note_decision(decision)
     request = record.accepted.request

@@ -1,4 +1,4 @@
-"""Who may read `/metrics`: whoever has the key for it, and without a key only this machine."""
+"""Access to `/metrics`: for clients that send its key or, if no key is set, only for clients on this machine."""
 
 import hmac
 import ipaddress
@@ -18,7 +18,7 @@ def check_scraper(request: Request, key: SecretStr | None) -> None:
         if not hmac.compare_digest(sent, f"Bearer {key.get_secret_value()}".encode()):
             raise Unauthenticated("send `Authorization: Bearer <the key in TIERGATE_METRICS_KEY>`")
         return
-    # What a proxy on this machine passes on comes from loopback, too.
+    # Requests that a proxy on this machine forwards come from loopback, too.
     is_passed_on = any(name in request.headers for name in _FORWARDED)
     if is_passed_on or not _is_loopback(request.client.host if request.client else ""):
         raise Forbidden("/metrics is open on the gateway's own machine only; set TIERGATE_METRICS_KEY and send it")

@@ -1,4 +1,4 @@
-"""OpenAI's `service_tier`: flex goes last, in the class of batches; priority is what tiers of the first class have."""
+"""OpenAI's `service_tier`: flex goes last, in the same class as batches; priority needs a tier of the first class."""
 
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ _FIRST_CLASS, _LAST_CLASS = 0, 3
 
 
 def terms_of(tier: TierTerms, request: object) -> TierTerms:
-    """The tier's, as the request wants them. Raises InvalidRequest for a class that the tier does not have."""
+    """The tier's terms, adjusted to the request's `service_tier`. Raises InvalidRequest if the tier does not have that
+    class."""
     used = used_service_tier(request) if isinstance(request, SamplingFields) else None
     if used == "flex":
         return replace(tier, priority=_LAST_CLASS, is_best_effort=True, is_hedged=False, ttft_target_ms=None)

@@ -1,4 +1,5 @@
-"""One try at one replica: bytes through to the client, counted on their way; accounts closed before the last byte."""
+"""One try at one replica: bytes pass through to the client and are counted on the way; the accounts are closed before
+the last byte."""
 
 import time
 from typing import cast
@@ -31,7 +32,7 @@ STREAM_HEADERS = {
 
 
 class Relay:
-    """The record is a completion's."""
+    """Relays a completion. `record` must be a completion's."""
 
     def __init__(self, services: Services, exchange: Exchange, record: UsageRecord, accounts: Accounts) -> None:
         self._services = services
@@ -41,14 +42,14 @@ class Relay:
         self._accounts = accounts
         self._told = ToldIds()
         self._version: str | None = None
-        """Of the weights that made what was told."""
+        """The version of the weights that produced the tokens in `_told`."""
 
     def num_kept(self, member: Member) -> int:
         is_able = member.engine == "tiergate" and _version(member) is not None and _version(member) == self._version
         return self._told.num_tokens if is_able else 0
 
     async def run(self, decision: Decision, member: Member) -> None:
-        """Raises MemberFailed or MemberRefused; `record.is_delivered` tells whether another replica may follow."""
+        """Raises MemberFailed or MemberRefused. Unless `record.is_delivered`, another replica may start over."""
         record = self._record
         if not self.num_kept(member):
             self._told = ToldIds()
@@ -62,7 +63,7 @@ class Relay:
                 try:
                     call = await self._quickest(call, decision, late_s)
                 except MemberFailed:
-                    # What was told was sent to nobody.
+                    # The tokens told so far were never sent to the client.
                     self._told = ToldIds()
                     raise
             if self._request.stream:
@@ -80,7 +81,7 @@ class Relay:
         note_route(self._exchange, self._record, decision)
 
     def _late_s(self, decision: Decision, member: Member) -> float | None:
-        """From when on a second replica is asked; None where none is."""
+        """Seconds without a first token after which a second replica is asked; None if none may be."""
         shows_tokens = self._request.stream or member.engine == "tiergate"
         if not self._record.accepted.tier.is_hedged or not shows_tokens or self._told.num_tokens:
             return None
@@ -123,7 +124,7 @@ class Relay:
                     trip.end()
 
     def _follow(self, call: Call, trip: Trip, decision: Decision) -> None:
-        """The answer comes from this one."""
+        """From now on the answer comes from this call."""
         record, member = self._record, call.member
         if record.trip is trip:
             return
@@ -145,7 +146,7 @@ class Relay:
         return found if found is not None and budget.spend(time.monotonic(), num_under_way=num_under_way) else None
 
     async def _speak(self, call: Call, decision: Decision) -> None:
-        """As `call.speak`, but the client hears meanwhile that its request waits."""
+        """As `call.speak`, but meanwhile the client is told that its request is waiting."""
         await self._send(call, decision)
         while not (call.stream.num_tokens or call.stream.is_done):
             passed_on = await self._next(call)
@@ -162,7 +163,7 @@ class Relay:
         while not stream.is_done:
             passed_on = await self._next(call)
             if passed_on:
-                # Before an error behind it: another replica goes on after all that was told.
+                # Passed on before any error that follows is raised: another replica continues after all told tokens.
                 await self._pass_on(passed_on, call)
             self._check(call)
         self._note_figures(stream)
@@ -180,7 +181,7 @@ class Relay:
         await exchange.send(passed_on)
 
     async def _collect(self, call: Call) -> None:
-        """A whole answer of a worker of ours, which told its tokens while it was made."""
+        """Deliver a whole answer that one of our own workers sent as an event stream, telling its tokens on the way."""
         parts = [call.early]
         while not call.stream.is_done:
             parts.append(await self._next(call))
@@ -190,13 +191,13 @@ class Relay:
         await deliver(body, self._exchange, self._record, self._accounts)
 
     async def _next(self, call: Call) -> bytes:
-        """What has come for the client; `_check` follows. Raises MemberFailed."""
+        """The next bytes for the client; call `_check` afterwards. Raises MemberFailed."""
         passed_on = await call.next()
         self._note_progress(call)
         return passed_on
 
     def _check(self, call: Call) -> None:
-        """Raises MemberFailed, MemberRefused or, in mid-answer, UpstreamRefused."""
+        """Raises MemberFailed or MemberRefused, or UpstreamRefused in mid-answer if no tokens were told."""
         call.check(is_delivered=self._record.is_delivered and not self._told.num_tokens)
 
     def _note_progress(self, call: Call) -> None:
@@ -226,7 +227,8 @@ async def pass_whole(
     record: UsageRecord,
     accounts: Accounts,
 ) -> None:
-    """An answer that is no stream: read whole, its figures noted, and only then passed on. Raises MemberFailed."""
+    """Handle an answer that is not a stream: read it whole, note its figures, and only then pass it on. Raises
+    MemberFailed or MemberRefused."""
     body = await answer.read()
     is_own = member.engine == "tiergate"
     model = None if is_own or (decision.adapter or member.model_name) == record.shown_model else record.shown_model
@@ -253,7 +255,7 @@ async def deliver(body: bytes, exchange: Exchange, record: UsageRecord, accounts
 
 
 def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> None:
-    """The headers that tell what really serves the request, and why."""
+    """Set the headers that tell the client what actually serves the request, and why."""
     headers = exchange.extra_headers
     headers["x-tiergate-model"] = decision.model_id
     headers["x-tiergate-pool"] = decision.pool
@@ -265,7 +267,7 @@ def note_route(exchange: Exchange, record: UsageRecord, decision: Decision) -> N
 
 
 async def send_to(member: Member, body: bytes, services: Services, record: UsageRecord) -> Answer:
-    """As `post`, for what is sent once."""
+    """As `post`, for a request without hedging; also notes the time at which it is sent."""
     note_sending(services, record)
     return await post(member, body, services, record)
 
@@ -277,5 +279,5 @@ def note_sending(services: Services, record: UsageRecord) -> None:
 
 
 def _version(member: Member) -> str | None:
-    """Of its weights."""
+    """The version of the member's weights."""
     return member.load.model_version if member.load is not None else None

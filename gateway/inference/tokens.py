@@ -1,4 +1,4 @@
-"""`POST /v1/tokenize` and `/v1/detokenize`, as vLLM spells them."""
+"""`POST /v1/tokenize` and `/v1/detokenize`, compatible with vLLM's."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ from text.prompts import render_messages
 router = APIRouter(prefix="/v1", tags=["tokens"])
 
 MAX_CHARS = 1_000_000
-"""About half a second of CPU. Tokenizing is free of charge and of limits, so that one call may not cost much."""
+"""About half a second of CPU. Tokenizing is free of charge and not rate-limited, so one call must not cost much."""
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
@@ -56,7 +56,7 @@ async def detokenize(request: Request, principal: PrincipalDep, services: Servic
 
 
 async def _read(request: Request, services: Services) -> bytes:
-    """The body, under the same bounds as a completion's."""
+    """The body, with the same size limit as a completion's."""
     exchange = Exchange(request.scope, request.receive, _no_send)
     return await exchange.read_body(services.settings.max_body_bytes)
 

@@ -1,4 +1,4 @@
-"""Refusing under overload where the headers are parsed, so that refusals leave room to serve."""
+"""Refusing requests under overload as soon as their headers are parsed, so that refusals cost little."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ _PATHS = frozenset({CHAT_PATH, TEXT_PATH, EMBEDDINGS_PATH})
 
 
 def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal | None]:
-    """Refuses what `OverloadGuard` would, of keys that are known. All others go the whole way."""
+    """Refuses the requests that `OverloadGuard` would refuse, if their key is cached here. All others take the normal
+    path."""
     refusals = [RepeatedRefusal(overloaded(retry_after_s)) for retry_after_s in RETRY_AFTER_S]
     code = overloaded(1).code
 
@@ -29,7 +30,7 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
 
     def refused(scope: Mapping[str, Any]) -> Refusal | None:
         headers = dict(scope["headers"])
-        # A browser's page must be allowed to read its refusal, which is an application's business.
+        # A browser page may read its refusal only with CORS headers, which the application adds.
         if b"origin" in headers:
             return None
         principal = services.keyring.known(headers.get(b"authorization", b""))

@@ -1,4 +1,4 @@
-"""A request's usage, from `open` to `close`: what it came to so far, and the event that says so."""
+"""A request's usage from `open` to `close`: the figures so far, and the usage event made from them."""
 
 import time
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ from router.in_flight import Trip
 from router.policy import Decision, threshold_of
 
 CACHED = "cached"
-"""Why a request went where it went: nowhere."""
+"""The route reason of a request that went to no member, because its answer came from the cache."""
 _encode = msgspec.json.Encoder().encode
 
 
 class _Way(msgspec.Struct, frozen=True):
-    """What the event's `decision` tells. tried: the replicas, in the order in which they were asked."""
+    """The content of the event's `decision`. tried: the replicas, in the order in which they were asked."""
 
     reason: str
     score: float | None
@@ -49,19 +49,19 @@ class UsageRecord:
         self.request_id = accepted.request_id
         self.trace: RequestTrace | None = None
         self.is_sent = False
-        """A member was given the request, and did not say that it waits there: its prompt is computed."""
+        """A member has the request and has not reported it as waiting, so its prompt is being computed."""
         self.is_delivered = False
-        """The client was sent some of the answer."""
+        """Part of the answer was sent to the client."""
         self.is_cached_answer = False
         self.pool, self.model_id = measured.pools[0].name, measured.pools[0].model_id
         self.reason: str = "unavailable"
         self.overflow: Reservation | None = None
-        """In the budget of the pool's overflow, where the request goes there."""
+        """The reservation in the overflow's budget, if the request goes to an overflow."""
         self.worker_id: str | None = None
         self.member: Member | None = None
-        """Whom the answer comes from, as far as is known."""
+        """The member that the answer comes from, as far as is known."""
         self.trip: Trip | None = None
-        """The try under way, among what its member has to do."""
+        """The try under way, as counted in its member's in-flight requests."""
         self.model_version = self.model_id
         self.adapter_id: str | None = None
         self.prompt_tokens = measured.prompt_tokens
@@ -74,7 +74,7 @@ class UsageRecord:
         self._error_message: str | None = None
         self._tried: list[str] = []
         self._decision: str | None = None
-        """As JSON; None until somebody asks, and again when it changed."""
+        """The cached JSON; None until it is needed, and again after a change."""
         self._admit_ms = self.elapsed_ms()
         self._sent_ms: float | None = None
         self._is_accounted = False
@@ -84,7 +84,7 @@ class UsageRecord:
 
     @property
     def shown_model(self) -> str:
-        """What the answer calls the model: the adapter's name as its tenant knows it, else the model's id."""
+        """The model's name in the answer: the adapter's name as its tenant knows it, otherwise the model's id."""
         name = self.measured.adapter_name
         return name if self.adapter_id is not None and name is not None else self.model_id
 
@@ -103,17 +103,17 @@ class UsageRecord:
             self._price = self._find_price()
 
     def note_member(self, member: Member, *, num_told: int = 0) -> None:
-        """Another try begins; of the one before it only the `num_told` tokens count. The caller calls `end_trip`."""
+        """Another try begins. Of the previous try only the `num_told` tokens count. The caller must call `end_trip`."""
         self._follow(member, self.note_asked(member), num_told=num_told)
 
     def note_asked(self, member: Member) -> Trip:
-        """This member is asked as well; the caller ends the trip unless it is followed."""
+        """This member is asked as well. The caller must end the trip unless it calls `follow` with it."""
         self._tried.append(member.worker_id)
         self._decision = None
         return member.in_flight.send(time.monotonic())
 
     def follow(self, member: Member, trip: Trip) -> None:
-        """A member that was asked as well was quicker: the one before it is given up, and nothing of it counts."""
+        """A member that was asked as well was faster. The previous member is given up, and none of its tokens count."""
         if self.trip is not None:
             self.trip.give_up(time.monotonic())
         self._follow(member, trip, num_told=0)
@@ -136,14 +136,15 @@ class UsageRecord:
         self._sent_ms = elapsed_ms
 
     def note_error(self, error: Exception) -> None:
-        """What the client is told of the failure; of one that is ours, and could quote anything, its kind alone."""
+        """Keep the code and message that the client is told. For an internal error keep only the exception's type,
+        since its message could quote anything."""
         if isinstance(error, GatewayError):
             self._error_code, self._error_message = error.code, error.message[:MAX_ERROR_CHARS]
         else:
             self._error_code, self._error_message = GatewayError.code, type(error).__name__
 
     def note_tokens(self, num_tokens: int) -> bool:
-        """`num_tokens` of the answer have come so far; whether these are the first."""
+        """Note that `num_tokens` tokens of the answer have come so far. Returns whether they are the first."""
         is_first = self.ttft_ms is None and num_tokens > 0
         if not self._is_answered and num_tokens > self.completion_tokens and self.trip is not None:
             self._is_answered = True
@@ -154,7 +155,7 @@ class UsageRecord:
         return is_first
 
     def note_accounting(self, accounting: Accounting) -> None:
-        """The worker's figures are the exact ones."""
+        """Our own worker's figures are exact, and replace the estimates."""
         self.prompt_tokens = accounting.prompt_tokens
         self.cached_prompt_tokens = accounting.cached_prompt_tokens
         self.completion_tokens = accounting.completion_tokens
@@ -163,7 +164,7 @@ class UsageRecord:
         self.worker_id, self.finish_reason = accounting.worker_id, accounting.finish_reason
 
     def note_foreign_usage(self, usage: ForeignUsage | None) -> None:
-        """A foreign server's figures; without any, our own count of the prompt and of the events stands."""
+        """Take a foreign server's figures. Without them our own count of the prompt and of the events stands."""
         if usage is not None:
             self.prompt_tokens = usage.prompt_tokens
             self.cached_prompt_tokens = min(usage.cached_tokens, usage.prompt_tokens)
@@ -171,13 +172,13 @@ class UsageRecord:
                 self.completion_tokens = usage.completion_tokens
 
     def note_text(self, num_bytes: int) -> None:
-        """A whole answer whose server did not say how many tokens it has: they are estimated, as prompts are."""
+        """Estimate the tokens of a whole answer whose server did not report them, in the same way as for prompts."""
         if num_bytes:
             most = max(1, self.measured.max_completion_tokens)
             self.completion_tokens = min(most, -(-num_bytes // BYTES_PER_TOKEN))
 
     def note_cached(self, answer: CachedAnswer) -> None:
-        """Nothing is computed: the tokens are those of the answer that is given again."""
+        """The answer came from the cache and nothing is computed; the token counts are those of the cached answer."""
         self.pool, self.model_id, self.model_version = answer.pool, answer.model_id, answer.model_version
         self.adapter_id, self.reason = answer.adapter_id, CACHED
         self.prompt_tokens = self.cached_prompt_tokens = answer.prompt_tokens
@@ -187,7 +188,7 @@ class UsageRecord:
         self._decision, self._price = None, self._find_price()
 
     def most_nanousd(self) -> int:
-        """The most that it may come to where it goes now."""
+        """The most that the request may cost in the pool that it goes to now."""
         measured = self.measured
         return self._price.most_nanousd(
             prompt_tokens=measured.prompt_tokens, completion_tokens=measured.max_completion_tokens
@@ -204,13 +205,13 @@ class UsageRecord:
         )
 
     def waive(self) -> None:
-        """The client was told that the request failed: it costs nothing, whatever was computed."""
+        """The client was told that the request failed, so it costs nothing, whatever was computed."""
         self._is_free = True
         if not self.is_delivered:
             self.drop_usage()
 
     def drop_usage(self) -> None:
-        """Nothing was computed for this client."""
+        """Count no tokens: nothing was computed for this client."""
         self.prompt_tokens = self.cached_prompt_tokens = self.completion_tokens = 0
 
     def event(self, status: UsageStatus) -> UsageEvent:
@@ -249,7 +250,7 @@ class UsageRecord:
             steps_ms=StepsMs(
                 authenticate=accepted.authenticate_ms,
                 admit=self._admit_ms,
-                # A foreign member does not tell how long the request waited there.
+                # A foreign member does not report how long the request waited in its queue.
                 queue=None if self._sent_ms is None or not self._is_accounted else self._sent_ms + self.queue_ms,
                 first_token=self.ttft_ms,
                 end=elapsed_ms,

@@ -1,4 +1,4 @@
-"""Validate: from a body to a request that keeps its schema, and with it who asks, and when."""
+"""Validate: decode a body into a request that follows its schema, and keep who sent it and when."""
 
 import re
 from datetime import datetime
@@ -29,23 +29,23 @@ class Accepted(msgspec.Struct, Generic[RequestT_co], frozen=True):
     request_id: str
     client_request_id: str | None
     path: str
-    """What a member is asked."""
+    """The path that a member is asked."""
     principal: Principal
     tier: TierTerms
     catalog: Catalog
-    """One picture for the whole request, so that an administrator's change does not split it."""
+    """One snapshot for the whole request, so that an administrator's change cannot apply to only part of it."""
     body: bytes
-    """As it was sent."""
+    """As the client sent it."""
     request: RequestT_co
     received_at: datetime
     received_monotonic_s: float
     authenticate_ms: float
-    """From the arrival until the key was known."""
+    """From arrival until the key was authenticated."""
     session_id: str | None = None
     endpoint: str | None = None
-    """What the client asked, where that is not `path`."""
+    """The path that the client asked, if it is not `path`."""
     batch_id: str | None = None
-    """The batch that it is a line of."""
+    """The batch that the request is a line of."""
     is_repeatable: bool = False
     """Sent under an idempotency key."""
 
@@ -54,7 +54,8 @@ AcceptedGeneration = Accepted[GenerationRequest]
 
 
 def validate(exchange: Exchange, body: bytes) -> GenerationRequest:
-    """Raises ProtocolError or InvalidRequest, naming the field. A session's chat is checked when it is whole."""
+    """Raises ProtocolError or InvalidRequest, naming the field. A chat in a session is checked later, when the stored
+    messages are added."""
     if exchange.path == CHAT_PATH:
         chat = decode_body(body, _CHAT)
         if SESSION_HEADER in exchange.headers:

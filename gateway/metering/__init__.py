@@ -1,1 +1,1 @@
-"""Usage: the durable outbox, its way into ClickHouse, and the queries over it."""
+"""Usage events: the durable outbox, shipping to ClickHouse, and queries over the stored usage."""

@@ -1,5 +1,6 @@
-"""Counts what was admitted and what of it was closed, by hour of arrival and tenant, for the proof that every request
-became an event. In memory, and several times a second handed to the outbox's file, behind the events that it counts."""
+"""Counts admitted and closed requests by hour of arrival and tenant, to prove that every request became an event.
+
+The counts are kept in memory and added to the outbox's file several times a second, behind the events they count."""
 
 from protocol.counts import AdmissionCount
 from protocol.usage import UsageEvent
@@ -18,11 +19,11 @@ class AdmissionCounter:
         counts[1] += num_closed
 
     def take(self) -> list[AdmissionCount]:
-        """What came on top since the last time."""
+        """The increments since the last call."""
         taken, self._counts = self._counts, {}
         return [AdmissionCount(*key, *counts) for key, counts in taken.items()]
 
 
 def hour_of(event: UsageEvent) -> tuple[int, str]:
-    """The hour of the arrival, in Unix time, and the tenant."""
+    """The start of the hour of arrival in Unix seconds, and the tenant id."""
     return int(event.timestamp.timestamp()) // 3600 * 3600, event.tenant_id

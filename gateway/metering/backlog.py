@@ -1,4 +1,4 @@
-"""What waits in the outboxes of a data directory, this gateway's and others': for `/metrics`."""
+"""The backlog in all outboxes of a data directory, this gateway's and others', for `/metrics`."""
 
 import asyncio
 import logging
@@ -21,20 +21,20 @@ CACHE_S = 10.0
 @dataclass(frozen=True)
 class Waiting:
     num_events: int = 0
-    """Closed and not shipped; at most a few too many, because looking at each would take long after an outage."""
+    """Closed events that are not shipped yet. May be a few too high: an exact count would take long after an outage."""
     oldest_at: datetime | None = None
-    """When the first of them was closed."""
+    """When the oldest of these events was closed."""
     num_refused: int = 0
-    """Set aside because ClickHouse refuses them."""
+    """Events set aside because they were refused downstream."""
     num_bytes: int = 0
-    """On the disk, less what is free in a file: the next events take that."""
+    """Bytes on disk, without the free pages inside a file, which the next events will reuse."""
 
     def lag_s(self, now: datetime) -> float:
         return max(0.0, (now - self.oldest_at).total_seconds()) if self.oldest_at is not None else 0.0
 
 
 class Backlog:
-    """Looked at once in `CACHE_S` at most."""
+    """Reads the outboxes at most once per `CACHE_S` and returns the cached result in between."""
 
     def __init__(self, data_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._data_dir = data_dir
@@ -45,7 +45,7 @@ class Backlog:
     async def read(self) -> Waiting:
         """Off the event loop, because the disk may be slow."""
         if self._clock() - self._read_at >= CACHE_S:
-            # Before the reading: a second scrape meanwhile takes the last one.
+            # Set before reading, so that a concurrent scrape returns the previous result instead of reading too.
             self._read_at = self._clock()
             self._waiting = await asyncio.to_thread(read_waiting, self._data_dir)
         return self._waiting
@@ -69,7 +69,7 @@ def _read_folder(folder: Path) -> Waiting:
     try:
         journal = Journal.open(folder, must_exist=True)
     except sqlite3.Error as error:
-        # Just made, just removed, or broken, which the consumer reports.
+        # The folder was just created, was just removed, or is broken; the consumer reports a broken one.
         _log.debug("cannot look into %s: %s", folder, error)
         return Waiting()
     try:
@@ -90,6 +90,6 @@ def _closed_at(journal: Journal) -> datetime | None:
     oldest = journal.read_closed(1)
     if not oldest:
         return None
-    # An event that says that it comes from the future is not waited for.
+    # An event with a timestamp in the future counts as closed now.
     event = oldest[0].event
     return min(utc_now(), event.timestamp + timedelta(milliseconds=event.total_latency_ms))

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.client import Client
 DEFAULT_DATABASE = "tiergate"
 CONNECT_TIMEOUT_S = 2
 DEADLINE_S = 20
-"""For each request; the server stops its own work a little earlier."""
+"""Per request. The server aborts a query 2 s earlier."""
 
 
 def database_of(url: str) -> str:
@@ -18,8 +18,8 @@ def database_of(url: str) -> str:
 
 
 def connect(url: str, *, database: str | None = None, deadline_s: int = DEADLINE_S) -> Client:
-    """A client that several threads may share. Raises clickhouse_connect's errors when the server is away."""
-    # Both also log every failure that they raise, once a retry.
+    """A client that several threads may share. Raises clickhouse_connect's errors when the server is unreachable."""
+    # Both libraries also log every failure that they raise, once per retry.
     for name in ("clickhouse_connect", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)
     _leave_data_frames_out()
@@ -39,13 +39,15 @@ def connect(url: str, *, database: str | None = None, deadline_s: int = DEADLINE
         autogenerate_session_id=False,
         settings={"max_execution_time": deadline_s - 2},
         tz_mode="aware",
-        # `close` then closes its connections too.
+        # Makes `close` also close the client's connections.
         dedicated_pool=True,
     )
 
 
 def _leave_data_frames_out() -> None:
-    """Where chDB is installed, so are pandas and pyarrow, and the driver would load them only to see that our rows are
-    none of theirs: 80 MB, and a good part of a second. It takes None for `not installed`."""
+    """Keep the driver from importing pandas and pyarrow, which are present wherever chDB is installed.
+
+    The driver would load them only to check that our rows are not of their types, which costs 80 MB and a good part
+    of a second. It treats None as `not installed`."""
     for name in ("np", "pd", "pd_time_test", "arrow", "pl"):
         vars(options).setdefault(name, None)

@@ -24,7 +24,7 @@ BATCH = 20_000
 
 
 def run(settings: GatewaySettings) -> int:
-    """Ship until SIGTERM or SIGINT; the exit status. Raises ConfigError."""
+    """Ship until SIGTERM or SIGINT; returns the exit status. Raises ConfigError."""
     url = settings.clickhouse_url
     if not url:
         raise ConfigError(f"TIERGATE_CLICKHOUSE_URL: not set, so usage waits in the outboxes of {settings.data_dir}")
@@ -67,11 +67,11 @@ class Consumer:
         self._batch = batch
 
     def run(self, stop: threading.Event, rounds: Rounds) -> None:
-        """Ship until `stop` is set; while ClickHouse is away, try again at growing intervals."""
+        """Ship until `stop` is set; while ClickHouse is unavailable, retry at growing intervals."""
         rounds.run(self._round, stop)
 
     def ship(self) -> int:
-        """Ship everything that is closed by now; the number of events. Raises StoreUnavailable."""
+        """Ship every event that is closed by now; returns how many. Raises StoreUnavailable."""
         return self._drain.run_once()
 
     def _round(self) -> None:
@@ -79,7 +79,7 @@ class Consumer:
         self.ship()
 
     def _ship_journal(self, journal: Journal) -> int:
-        # Before the events: what was counted until now is then never ahead of them.
+        # Read before the events, so that the counts never run ahead of the shipped events.
         counts = journal.read_counts()
         num_shipped = 0
         while rows := journal.read_encoded(self._batch):

@@ -1,4 +1,4 @@
-"""What the consumer counts and shows, from Kafka and from the outboxes alike."""
+"""The consumer's metrics, the same whether it reads from Kafka or from the outboxes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ class ConsumerMetrics:
             self._refused.labels(kind).inc(count)
 
     def show_lag(self, lag: Callable[[], Mapping[int, int]]) -> None:
-        """Of a topic's partitions that are this consumer's."""
+        """Expose the lag of the topic partitions that are assigned to this consumer."""
         self.registry.register(_Lag(lag))
 
     def show_waiting(self, data_dir: Path) -> None:

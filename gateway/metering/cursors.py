@@ -14,7 +14,7 @@ def encode_cursor(*values: int | str) -> str:
 
 
 def decode_cursor(cursor: str, *types: type) -> list[Any]:
-    """The values, of exactly these types. Raises InvalidRequest."""
+    """The cursor's values, which must have exactly these types. Raises InvalidRequest."""
     try:
         values = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=list[Any])
     except (binascii.Error, ValueError, msgspec.DecodeError):

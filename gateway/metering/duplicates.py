@@ -1,8 +1,8 @@
-"""Events that arrive twice and differ in what they bill.
+"""Finds duplicate events that bill different amounts.
 
-Delivery is at least once, so a copy is nothing to speak of, and a verdict of another version (a gateway that died, an
-answer that failed) replaces the first by that version. Two events of one request and one version that bill different
-amounts are somebody's mistake: the first one stands, and the other is set aside for a person.
+Delivery is at least once, so an identical copy is normal, and an event with another version (after a gateway died or an
+answer failed) replaces or yields to the first by its version. Two events of the same request and version that bill
+different amounts are an error somewhere: the first one stands, and the other is set aside for a person.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,17 +19,17 @@ _BILLED = (
 _FROM = f"""SELECT tenant_id, request_id, version, {", ".join(_BILLED)} FROM {TABLE}
 WHERE tenant_id IN {{tenants:Array(String)}} AND toStartOfHour(timestamp) IN {{hours:Array(DateTime('UTC'))}}
 AND """
-# Ids are in the order of time, so that what lies between those of a batch is little more than its own copies, and two
-# ids are sooner said and found than thousands.
+# Ids are ordered by time, so the rows between the first and last id of a batch are little more than the batch's own
+# copies, and two ids are faster to send and to look up than thousands.
 _BETWEEN = f"{_FROM} request_id BETWEEN {{first:String}} AND {{last:String}} LIMIT {{limit:UInt64}}"
 _NAMED = f"{_FROM} request_id IN {{requests:Array(String)}}"
 _MAX_BETWEEN = 4
-"""Rows for each event. With more of them the ids are not in the order of time, and are named."""
+"""Rows per event. More rows mean that the ids are not ordered by time; they are then looked up by name."""
 _NAMED_AT_ONCE = 1000
 
 
 def find_differing(store: UsageStore, events: Sequence[UsageEvent]) -> dict[int, str]:
-    """Position -> how the event differs from the one that stands. Raises StoreUnavailable or InsertRefused."""
+    """Position -> how the event differs from the one that came first. Raises StoreUnavailable or InsertRefused."""
     standing = {(row[0], row[1], row[2]): tuple(row[3:]) for row in _stored(store, events)}
     differing = {}
     for position, event in enumerate(events):

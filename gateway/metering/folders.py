@@ -1,8 +1,8 @@
-"""Outbox folders on disk: DATA_DIR/outbox/<incarnation>/, each owned by whoever holds the flock on its `owner.lock`.
+"""Outbox folders on disk: DATA_DIR/outbox/<incarnation>/, each owned by the process with the flock on its `owner.lock`.
 
-A lock dies with its process, so a free one means: nobody will write here again. All taking and removing of folders
-happens under one more flock (`outbox/.registry`), so that nobody takes a folder between its making and its locking,
-or holds one that another process has just removed.
+A lock dies with its process, so a free lock means that nobody will write to the folder again. Folders are taken and
+removed only under a second flock (`outbox/.registry`), so that no process takes a folder between its creation and its
+locking, or holds a folder that another process has just removed.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ _REGISTRY = ".registry"
 
 
 class OwnedFolder:
-    """A folder whose lock this process holds; `release` or `remove` ends that."""
+    """A folder whose lock this process holds until `release` or `remove`."""
 
     def __init__(self, path: Path, lock_fd: int) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class OwnedFolder:
         os.close(self._lock_fd)
 
     def remove(self) -> None:
-        """Delete the folder with everything in it and let go of the lock."""
+        """Delete the folder with its contents and release the lock."""
         with _registry(self.path.parent):
             shutil.rmtree(self.path)
             os.close(self._lock_fd)
@@ -38,12 +38,12 @@ def outbox_root(data_dir: Path) -> Path:
 
 
 def restoring_folder(data_dir: Path) -> Path:
-    """Where `tiergate restore` places outboxes that no consumer may see yet. Only a restore that is cut leaves it."""
+    """Where `tiergate restore` places outboxes that no consumer may see yet. Only an interrupted restore leaves it."""
     return data_dir / "restoring"
 
 
 def create_folder(data_dir: Path, incarnation: str) -> OwnedFolder:
-    """Make and lock a new folder, durably."""
+    """Create and lock a new folder, durably."""
     root = outbox_root(data_dir)
     root.mkdir(parents=True, exist_ok=True)
     path = root / incarnation
@@ -62,7 +62,7 @@ def list_folders(data_dir: Path) -> list[Path]:
 
 
 def take_orphan(path: Path) -> OwnedFolder | None:
-    """The folder, locked, when its owner is dead; None while the owner lives or when the folder is gone."""
+    """The locked folder if its owner is dead; None if the owner is alive or the folder is gone."""
     with _registry(path.parent):
         if not path.is_dir():
             return None

@@ -1,7 +1,7 @@
-"""What a batch of encoded events goes through on its way into ClickHouse, from wherever it comes.
+"""How a batch of encoded events gets into ClickHouse, from an outbox or from Kafka.
 
-Decoded and checked; compared with what stands; inserted. What cannot become a row is refused to its source, which
-keeps it for a person: the outbox in a table of its own, Kafka in the dead-letter topic.
+Each event is decoded and checked, compared with the stored rows, and inserted. An event that cannot become a row is
+refused to its source, which keeps it for a person: an outbox in a separate table, Kafka in the dead-letter topic.
 """
 
 import logging
@@ -44,7 +44,7 @@ class Intake:
         self._on_landed = on_landed
 
     def land(self, source: Source, rows: Sequence[tuple[int, bytes]]) -> None:
-        """All of `rows` leave the source: into ClickHouse, or aside. Raises StoreUnavailable."""
+        """Move all `rows` out of the source: into ClickHouse, or set aside. Raises StoreUnavailable."""
         landed = Landed()
         closed = self._compare(source, self._parse(source, rows, landed), landed)
         num_refused = self._shipper.ship(source, closed)
@@ -54,7 +54,9 @@ class Intake:
         self._on_landed(landed)
 
     def land_counts(self, records: Sequence[bytes]) -> None:
-        """What gateways count beside events. Raises StoreUnavailable. What is refused is told again as it grows."""
+        """Insert the counts that gateways keep beside events. Raises StoreUnavailable.
+
+        Refused counts are only logged: the gateway sends a count again when it grows."""
         counts = []
         for record in records:
             try:
@@ -80,7 +82,7 @@ class Intake:
         try:
             differing = find_differing(self._store, [each.event for each in closed]) if closed else {}
         except InsertRefused as error:
-            # The next connection brings the tables up to date.
+            # The next connection migrates the tables.
             self._store.close()
             raise NothingTaken(str(error)) from error
         for position, difference in differing.items():

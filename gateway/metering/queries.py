@@ -1,4 +1,4 @@
-"""Reading usage out of ClickHouse: off the event loop, each question with a deadline."""
+"""Reads usage from ClickHouse: off the event loop, each query with a deadline."""
 
 import asyncio
 import threading
@@ -23,11 +23,12 @@ from gateway.metering.windows import Window, month_until
 DEADLINE_S = 10.0
 ASK_SWEEPS_S = 10
 MAY_LAG = timedelta(minutes=2)
-"""What the console shows of all tenants may be so old: it is a sweep's age, ten seconds or a minute without events."""
+"""Maximum age of the console's figures over all tenants. The age is that of the last sweep: 10 s, or 60 s without new
+events."""
 _LOOK_BACK = (timedelta(minutes=10), timedelta(hours=6))
 _LOOK_BACK_FILTERED = (timedelta(hours=6), timedelta(days=2))
 _MAX_CANDIDATES = 200
-"""Copies of events among which a filtered page is looked for: a page of the console, and as many duplicates."""
+"""Copies of events among which a filtered page is searched: enough for a console page and as many duplicates."""
 _NUM_THREADS = 4
 _SETTINGS = {"do_not_merge_across_partitions_select_final": 1, "max_execution_time": int(DEADLINE_S)}
 T = TypeVar("T")
@@ -44,19 +45,19 @@ class UsagePage:
 class Summary:
     totals: Row
     groups: Sequence[Row]
-    """By what was asked for, in no order that means anything."""
+    """Sums by the requested column, in no particular order."""
     series: Sequence[Row]
-    """The same by time bucket."""
+    """The same sums by time bucket as well."""
 
 
 class UsageQueries:
-    """All methods raise Unavailable (503) while ClickHouse is away, slow, or not configured."""
+    """All methods raise Unavailable (503) while ClickHouse is unreachable, slow, or not configured."""
 
     def __init__(self, url: str | None, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._url = url
         self._clock = clock
         self._swept_at: datetime | None = None
-        """When the rollups were last brought up to date, as known at `_asked_at`."""
+        """When the rollups were last updated, as of `_asked_at`."""
         self._asked_at: datetime | None = None
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="usage")
         self._lock = threading.Lock()
@@ -80,8 +81,8 @@ class UsageQueries:
     ) -> UsagePage:
         """Events (`request`, newest first) or sums by group. Raises InvalidRequest for a bad group or cursor.
 
-        may_lag: of rollups alone, where they hold the whole window; the events of the last hour are dear to find for
-        all tenants, since the index is by tenant. asked: of single requests only.
+        may_lag: answer from rollups alone where they cover the window. Events of the last hour are expensive to find
+        for all tenants, because the index is by tenant. asked: applies to `request` only.
         """
         statements.check_grouping(group_by)
         if group_by == "request":
@@ -102,7 +103,7 @@ class UsageQueries:
         return UsagePage(shown, cursor)
 
     async def request(self, window: Window, request_id: str, *, tenant_id: str | None) -> Row | None:
-        """Every field of one event of the window."""
+        """All fields of one event in the window; None if there is no such event."""
         rows = await self.fetch(statements.request(window, tenant_id, request_id))
         return rows[0] if rows else None
 
@@ -122,7 +123,7 @@ class UsageQueries:
         user_id: str | None = None,
         pool: str | None = None,
     ) -> Row:
-        """From the events themselves, for what hangs on the last one: a rollup sees a late event seconds later."""
+        """Totals from the events themselves, for callers that must not miss one: a rollup lags by seconds."""
         pieces = [Piece("usage_events", window)]
         [row] = await self.fetch(statements.totals(pieces, tenant_id, key_id=key_id, user_id=user_id, pool=pool))
         return row
@@ -130,7 +131,7 @@ class UsageQueries:
     async def refusals(
         self, window: Window, *, tenant_id: str | None, bucket: str, limit: int = 100, after: str | None = None
     ) -> UsagePage:
-        """Refusals before admission by time, tenant, key, limit and status. Raises InvalidRequest for a cursor."""
+        """Refusals before admission by time, tenant, key, limit and status. Raises InvalidRequest for a bad cursor."""
         query = statements.refusals(window, tenant_id, bucket=bucket, limit=limit, after=after)
         rows = await self.fetch(query)
         shown, cursor = rows[:limit], None
@@ -145,7 +146,7 @@ class UsageQueries:
         return await self.fetch(statements.refusals_by_limit(window, tenant_id))
 
     async def refusals_by_key(self, window: Window, *, tenant_id: str | None, limit: int) -> list[Row]:
-        """The same by tenant and key, too, with when the newest was."""
+        """As `refusals_by_limit`, but also by tenant and key, with the time of the newest."""
         return await self.fetch(statements.refusals_by_key(window, tenant_id, limit=limit))
 
     async def summary(
@@ -158,8 +159,10 @@ class UsageQueries:
         edges: Sequence[int] | None = None,
         may_lag: bool = False,
     ) -> Summary:
-        """Totals, groups and time series of the same requests, which of all tenants costs a third of asking for each.
-        edges: where the buckets begin, in whole hours, in place of multiples of `bucket_s`."""
+        """Totals, groups and time series of the same requests in one query.
+
+        Over all tenants this costs a third of three queries. edges: bucket starts, on whole hours, instead of multiples
+        of `bucket_s`."""
         grain = statements.grain_of_buckets(bucket_s) if edges is None else "hour"
         pieces = await self._pieces(window, grain, may_lag=may_lag)
         rows = await self.fetch(statements.summary(pieces, tenant_id, column=column, bucket_s=bucket_s, edges=edges))
@@ -170,14 +173,16 @@ class UsageQueries:
         )
 
     async def spent_this_month(self, tenant_id: str, *, now: datetime) -> int:
-        """What the tenant's shipped events of this calendar month (UTC) cost, in 1e-9 dollars."""
+        """The cost of the tenant's shipped events of this calendar month (UTC), in 1e-9 dollars."""
         row = await self.exact_totals(month_until(now), tenant_id=tenant_id)
         return int(row["cost_nanousd"])
 
     async def _newest(
         self, window: Window, tenant_id: str | None, *, limit: int, after: str | None, asked: RequestFilter
     ) -> list[Row]:
-        """The index is by tenant, not by time: where the last hours or days have enough, nobody looks further back."""
+        """Search the most recent minutes, hours or days first, and further back only if they hold no more than a page.
+
+        The index is by tenant, not by time, so a long window is expensive."""
         is_filtered = asked != ALL_REQUESTS and limit <= _MAX_CANDIDATES // 2
         find = self._filtered if is_filtered else self._all
         end = min(window.end, self._clock() + timedelta(minutes=1))
@@ -198,7 +203,7 @@ class UsageQueries:
     async def _filtered(
         self, window: Window, tenant_id: str | None, limit: int, after: str | None, asked: RequestFilter
     ) -> list[Row]:
-        """The same, where few rows pass: first where they are, then they."""
+        """As `_all`, for filters that few rows pass: first find where the rows are, then read them."""
         found = await self.fetch(
             statements.candidates(window, tenant_id, limit=_MAX_CANDIDATES, after=after, asked=asked)
         )
@@ -211,7 +216,7 @@ class UsageQueries:
         return rows if is_whole else await self._all(window, tenant_id, limit, after, asked)
 
     async def _pieces(self, window: Window, grain: Grain, *, may_lag: bool) -> list[Piece]:
-        """Which tables answer. As long as nothing was rolled up, or nobody knows, the events do."""
+        """The tables to read. Only events are read until a first sweep is known to have finished."""
         now = self._clock()
         if grain != "event" and (self._asked_at is None or now - self._asked_at >= timedelta(seconds=ASK_SWEEPS_S)):
             self._asked_at = now
@@ -224,7 +229,7 @@ class UsageQueries:
         try:
             rows = self._query("SELECT max(swept_at) AS swept_at, count() AS num FROM usage_rollup_sweeps", {})
         except DatabaseError:
-            # The consumer of this version has not been here yet.
+            # No consumer of this version has migrated the tables yet.
             return None
         return rows[0]["swept_at"] if rows[0]["num"] else None
 
@@ -237,7 +242,7 @@ class UsageQueries:
             async with asyncio.timeout(DEADLINE_S):
                 return await loop.run_in_executor(self._threads, call)
         except (ClickHouseError, OSError, TimeoutError) as error:
-            # What was in use is given up by its own deadline; the next question connects anew.
+            # A query still running on the old client ends at its own deadline; the next query reconnects.
             self._forget()
             raise Unavailable("usage cannot be read at the moment; it is not lost", retry_after_s=5) from error
 

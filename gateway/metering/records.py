@@ -1,4 +1,4 @@
-"""What gateways count beside their events, as it leaves an outbox and travels through Kafka: JSON."""
+"""JSON encoding of the gateways' counts, as they leave an outbox and travel through Kafka."""
 
 import msgspec
 

@@ -1,5 +1,6 @@
-"""Counts refusals before admission, by minute, tenant, key, limit and status: in memory, and from time to time told to
-the outbox. On one event loop."""
+"""Counts refusals before admission, by minute, tenant, key, limit and status.
+
+The counts are kept in memory and handed to the outbox periodically. Not thread-safe: used on one event loop."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from protocol.counts import RefusalCount
 
 _Key = tuple[str, str, str, int]
 MAX_KEYS = 20_000
-"""In a minute; beyond it keys are not told apart, so that a flood costs no memory."""
+"""Per minute. Beyond it new keys are counted together, so that a flood costs no memory."""
 
 
 class RefusalCounter:
@@ -18,13 +19,13 @@ class RefusalCounter:
         self._minute_s = 0
         self._counts: dict[_Key, int] = {}
         self._told: dict[_Key, int] = {}
-        """Of this minute, as last taken."""
+        """The current minute's counts as of the last `take`."""
         self._ended: list[RefusalCount] = []
 
     def count(self, principal: Principal | None, limit: str | None, status: int) -> None:
-        """`principal` None: the key is not known. `limit`: the error's code, where it has one."""
+        """`principal` is None if the key is unknown. `limit`: the error's code, if it has one."""
         now = self._clock()
-        # A clock that was set back counts into the minute that is there: a minute that ended has been told for good.
+        # After the clock was set back, refusals count into the current minute: an ended minute's counts are final.
         if now >= self._minute_s + 60:
             self._turn(int(now) // 60 * 60)
         limit = limit or "invalid_request"
@@ -41,7 +42,7 @@ class RefusalCounter:
             counts[key] = counts.get(key, 0) + 1
 
     def take(self) -> list[RefusalCount]:
-        """What changed since the last time: counts so far, not what came on top."""
+        """The counts that changed since the last call, as totals of their minute so far, not as increments."""
         taken, self._ended = self._ended + self._news(), []
         self._told = dict(self._counts)
         return taken

@@ -1,4 +1,4 @@
-"""Whether there is room for more usage on the disk."""
+"""Whether the disk has room for more usage events."""
 
 import asyncio
 import shutil
@@ -10,7 +10,7 @@ LOOK_S = 1.0
 
 
 class OutboxRoom:
-    """Room for usage, measured beside the server: a request is refused before its event would find none."""
+    """Measures free room in the background, so that requests are refused before their events would find none."""
 
     def __init__(self, data_dir: Path, *, max_bytes: int, min_free_bytes: int) -> None:
         self._data_dir = data_dir
@@ -18,7 +18,7 @@ class OutboxRoom:
         self._min_free_bytes = min_free_bytes
         self.free_bytes = 0
         self.shortage: str | None = None
-        """Why no request may begin; None: there is room."""
+        """Why new requests are refused; None while there is room."""
 
     async def keep_forever(self) -> None:
         while True:

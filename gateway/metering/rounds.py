@@ -1,4 +1,5 @@
-"""A loop of rounds that stops on a signal, waits at growing intervals while its target is away, and says so once."""
+"""A loop of rounds that stops on a signal. While its target is unavailable it retries at growing intervals and logs
+that once."""
 
 import logging
 import signal
@@ -14,7 +15,7 @@ POLL_S = 0.2
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
 _PATIENCE_S = 2.0
-"""The target may start a moment later than we do; away for longer is worth a line."""
+"""The target may start a moment later than we do; only a longer absence is logged."""
 STALLED_S = 60.0
 
 
@@ -27,7 +28,7 @@ def stop_on_signals() -> threading.Event:
 
 
 class Rounds:
-    """What a status server tells of the loop, and the loop."""
+    """The loop, and its state for a status server."""
 
     def __init__(self, target: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._target = target
@@ -37,15 +38,15 @@ class Rounds:
 
     @property
     def is_alive(self) -> bool:
-        """The loop turned lately."""
+        """Whether the loop turned within the last STALLED_S seconds."""
         return self._clock() - self._turned_at < STALLED_S
 
     def turn(self) -> None:
-        """Called in each round, and within one that takes long for a good reason."""
+        """Note progress: called in each round, and from inside a round that takes long for a good reason."""
         self._turned_at = self._clock()
 
     def run(self, one_round: Callable[[], object], stop: threading.Event, *, poll_s: float = POLL_S) -> None:
-        """Until `stop` is set. `one_round` may raise TargetUnavailable; `poll_s` passes between rounds."""
+        """Run rounds until `stop` is set, `poll_s` apart. `one_round` may raise TargetUnavailable."""
         pause_s = away_s = 0.0
         while not stop.wait(pause_s or poll_s):
             self.turn()

@@ -1,7 +1,7 @@
-"""Brings ClickHouse to the numbered files of migrations/clickhouse.
+"""Applies the numbered files of migrations/clickhouse to ClickHouse.
 
-Every file is idempotent (`IF NOT EXISTS`), so two consumers that start at once may both run it; the record only saves
-later starts the work.
+Every file is idempotent (`IF NOT EXISTS`), so two consumers that start at once may both run it; the record of applied
+files only saves work at later starts.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ ENGINE = ReplacingMergeTree ORDER BY name SETTINGS fsync_after_insert = 1, fsync
 
 
 def connect_migrated(url: str, *, deadline_s: int = DEADLINE_S) -> Client:
-    """A client of the URL's database, which is made and brought up to date."""
+    """A client of the URL's database, which is created and migrated first."""
     database = database_of(url)
     admin = connect(url)
     try:
@@ -32,7 +32,7 @@ def connect_migrated(url: str, *, deadline_s: int = DEADLINE_S) -> Client:
 
 
 def apply_migrations(client: Client) -> list[str]:
-    """Run what has not been recorded yet; the names of those."""
+    """Run the migrations that are not recorded yet; returns their names."""
     client.command(_RECORD)
     recorded = {name for (name,) in client.query("SELECT DISTINCT name FROM schema_migrations").result_rows}
     pending = [(name, sql) for name, sql in _migrations() if name not in recorded]

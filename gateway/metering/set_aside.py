@@ -1,4 +1,4 @@
-"""Events in the outboxes that nothing takes: for a person to look at, and to send once more after a correction."""
+"""Refused events that were set aside in the outboxes: listed for a person, and sent again after a correction."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,12 +9,12 @@ from gateway.metering.journal import JOURNAL_FILE, Journal
 
 
 def list_set_aside(data_dir: Path) -> list[tuple[bytes, str]]:
-    """Events and reasons. Raises sqlite3.Error."""
+    """The encoded events, each with the reason. Raises sqlite3.Error."""
     return [row for journal in _journals(data_dir) for row in journal.read_refused()]
 
 
 def replay_set_aside(data_dir: Path) -> int:
-    """They wait to be shipped again; how many. Raises sqlite3.Error."""
+    """Queue the set-aside events for shipping again; returns how many. Raises sqlite3.Error."""
     return sum(journal.replay_refused() for journal in _journals(data_dir))
 
 

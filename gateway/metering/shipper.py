@@ -1,8 +1,8 @@
-"""From an outbox or a topic into ClickHouse, a batch at a time, past rows that ClickHouse refuses.
+"""Ships batches of events from an outbox or a topic into ClickHouse and singles out the rows that ClickHouse refuses.
 
-A refused batch is halved until the rows are found. A row alone is at fault when ClickHouse refuses it, takes another
-row in the same breath, and refuses it again: then it is refused to its source. Without that proof the server's state
-may be the cause (a table that is gone, a full disk), and setting good rows aside would lose their bill.
+A refused batch is halved until the bad rows are found. A single row is at fault only if ClickHouse refuses it, accepts
+another row right after, and refuses the first again; then the row is refused to its source. Without that proof the
+server's state may be the cause (a missing table, a full disk), and setting good rows aside would lose their bill.
 """
 
 import logging
@@ -18,15 +18,16 @@ from protocol.usage import UsageEvent
 _log = logging.getLogger(__name__)
 
 MAX_SUSPECTS = 8
-"""So many refused rows while none passes mean that ClickHouse takes none at all: looking on would be 10,000 inserts."""
+"""After this many refused rows without a single accepted one, assume that ClickHouse accepts none: searching on would
+cost 10,000 inserts."""
 
 
 class NothingTaken(StoreUnavailable, Blocked):
-    """ClickHouse answers, and refuses every row that it was offered."""
+    """ClickHouse answers, but refuses every row."""
 
 
 class Source(Protocol):
-    """Where events come from, and where they leave once ClickHouse has them, or never will."""
+    """Where events come from. They are deleted there once ClickHouse has them, or refused if it never will."""
 
     def delete_closed(self, seqs: Iterable[int]) -> None: ...
     def refuse(self, seq: int, reason: str) -> None: ...
@@ -42,10 +43,10 @@ class Shipper:
     def __init__(self, store: UsageStore) -> None:
         self._store = store
         self._control: UsageEvent | None = None
-        """The last event that ClickHouse took; taken again it is the same row."""
+        """The last event that ClickHouse accepted. Inserting it again yields the same row."""
 
     def ship(self, source: Source, closed: Sequence[ClosedEvent]) -> int:
-        """All of `closed` leave the source; how many ClickHouse refused for ever. Raises StoreUnavailable."""
+        """Move all `closed` events out of the source; returns how many were set aside. Raises StoreUnavailable."""
         if not closed:
             return 0
         try:
@@ -61,7 +62,7 @@ class Shipper:
         return 0
 
     def _search(self, source: Source, closed: Sequence[ClosedEvent], suspects: list[_Suspect]) -> None:
-        """Ship what passes; `suspects` gets what ClickHouse refuses alone."""
+        """Ship the events that pass; append to `suspects` those that ClickHouse refuses even alone."""
         half = -(-len(closed) // 2)
         for part in filter(None, (closed[:half], closed[half:])):
             try:
@@ -86,12 +87,12 @@ class Shipper:
         try:
             self._store.insert([control])
         except InsertRefused as error:
-            # A table that was changed may take others all the same: the next round looks without it.
+            # A changed table may refuse the control row yet accept others, so the next round starts without a control.
             self._control = None
             self._give_up(error)
 
     def _is_at_fault(self, source: Source, suspect: _Suspect) -> bool:
-        """False: it passed this time. Raises NothingTaken where ClickHouse has taken no other row either."""
+        """False if the row passed this time. Raises NothingTaken if ClickHouse does not accept any other row either."""
         if self._control is None:
             self._give_up(suspect.error)
         self._check_table(self._control)
@@ -102,7 +103,7 @@ class Shipper:
         return False
 
     def _give_up(self, error: InsertRefused) -> NoReturn:
-        # The next connection brings the tables up to date, should they be the cause.
+        # The next connection migrates the tables, in case they are the cause.
         self._store.close()
         raise NothingTaken(str(error)) from error
 

@@ -1,8 +1,9 @@
-"""The SQL over usage: pure. Every value is bound on the server; the tenant's filter stands first.
+"""The SQL over usage, as pure functions. Every value is a server-side parameter; the tenant filter comes first.
 
-A question is asked of each piece of its time range (rollups/pieces.py), and the answers are added up. `FINAL` makes a
-replayed event one row, and a rollup's versions one. It need not look across months, nor at rows outside the range: a
-copy has the same tenant and timestamp, so that these two may be looked at before (`PREWHERE`), and nothing else may.
+Each piece of the time range (rollups/pieces.py) is queried from its table, and the results are added up. `FINAL` merges
+the copies of a replayed event, and the versions of a rollup row, into one row. `FINAL` need not look across months or
+outside the range, because all copies share tenant and timestamp. For the same reason only these two may be filtered
+before the merge (`PREWHERE`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ GROUP_COLUMNS: Mapping[str, str] = {
     "pool": "pool",
 }
 GROUPINGS = ("request", *GROUP_COLUMNS)
-"""What `group_by` may be."""
+"""The allowed values of `group_by`."""
 _BUCKETS = {
     "minute": "toStartOfMinute({time})",
     "hour": "toStartOfHour({time})",
@@ -60,7 +61,7 @@ def check_grouping(group_by: str) -> str:
 
 
 def grain_of(group_by: str) -> Grain:
-    """End users are in no rollup."""
+    """The coarsest rollup that can answer. End users and minutes are in no rollup."""
     if group_by in ("request", "minute", "user"):
         return "event"
     return "hour" if group_by == "hour" else "day"
@@ -72,7 +73,7 @@ def grain_of_buckets(bucket_s: int) -> Grain:
 
 @dataclass(frozen=True)
 class RequestFilter:
-    """Of events: what is None is not asked for. model: an id, or an id and its files' version."""
+    """A filter over events; fields that are None do not filter. model: an id, or an id with its files' version."""
 
     status: str | None = None
     error_code: str | None = None
@@ -85,7 +86,7 @@ class RequestFilter:
     min_latency_ms: int | None = None
 
     def where(self) -> tuple[str, dict[str, Any]]:
-        """For WHERE, not PREWHERE: copies of an event may differ in all of this."""
+        """Conditions for WHERE, not PREWHERE: copies of an event may differ in all of these fields."""
         given = {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
         tests = []
         for name in given:
@@ -110,13 +111,13 @@ def requests(
     asked: RequestFilter = ALL_REQUESTS,
     among: Sequence[Row] | None = None,
 ) -> BoundQuery:
-    """One page, newest first, and one more row, which tells that there is a next page. `tenant_id` None: all.
-    among: what `candidates` found, in which the page must lie."""
+    """One page, newest first, plus one row that shows whether there is a next page. `tenant_id` None: all tenants.
+    among: the rows of `candidates`, to which the search is restricted."""
     where, parameters = _page(window, tenant_id, after)
     filters, bound = asked.where()
     parameters |= bound
     if among is not None:
-        # A copy of an event has its tenant and its timestamp, so that PREWHERE may name them (see above).
+        # All copies of an event share its tenant and timestamp, so PREWHERE may filter by them (see the module).
         where += """ AND e.tenant_id IN {tenants:Array(String)}
 AND toStartOfHour(e.timestamp) IN {hours:Array(DateTime)}
 AND toUnixTimestamp64Micro(e.timestamp) IN {times_us:Array(Int64)}"""
@@ -134,10 +135,10 @@ ORDER BY e.timestamp DESC, e.request_id DESC LIMIT {{limit:UInt32}}"""
 def candidates(
     window: Window, tenant_id: str | None, *, limit: int, after: str | None, asked: RequestFilter
 ) -> BoundQuery:
-    """Where the newest `limit` copies of events that pass `asked` are, by tenant, hour and time.
+    """The tenant, hour and time of the newest `limit` event copies that pass `asked`.
 
-    It reads the columns that are asked for, not whole rows, and merges nothing. An event whose newest copy passes has
-    a copy that passes, so that none is missing among them; some may pass no more when the copies are merged."""
+    Reads only the filtered columns instead of whole rows, and merges nothing. An event whose newest copy passes has a
+    copy that passes, so no event is missed; some candidates may no longer pass once their copies are merged."""
     where, parameters = _page(window, tenant_id, after)
     filters, bound = asked.where()
     sql = f"""SELECT e.tenant_id AS tenant_id, toStartOfHour(e.timestamp) AS hour,
@@ -156,7 +157,7 @@ def _page(window: Window, tenant_id: str | None, after: str | None) -> tuple[str
 
 
 def request(window: Window, tenant_id: str | None, request_id: str) -> BoundQuery:
-    """One event of the window, or none."""
+    """At most one event of the window."""
     where, parameters = where_window(window, tenant_id)
     columns = ", ".join(f"e.{name} AS {name}" for name in EVENT_FIELDS)
     sql = f"SELECT {columns} FROM {TABLE} AS e FINAL PREWHERE {where} AND e.request_id = {{request_id:String}} LIMIT 1"
@@ -164,7 +165,7 @@ def request(window: Window, tenant_id: str | None, request_id: str) -> BoundQuer
 
 
 def time_of_cursor(after: str) -> datetime:
-    """Of a page of requests. Raises InvalidRequest."""
+    """The timestamp in a cursor of a page of requests. Raises InvalidRequest."""
     timestamp_us, _ = decode_cursor(after, int, str)
     try:
         return datetime.fromtimestamp(timestamp_us / 1_000_000, UTC)
@@ -181,11 +182,11 @@ def groups(
     after: str | None,
     has_percentiles: bool,
 ) -> BoundQuery:
-    """Sums, and percentiles where they are asked for, by group: a page and one row more, in the order of the group's
-    own value; the group without one (no user, no adapter) comes first."""
+    """Sums, and percentiles if requested, by group: one page plus one row, ordered by the group's value. The group
+    without a value (no user, no adapter) comes first."""
     check_grouping(group_by)
     is_time = group_by in _BUCKETS
-    # An empty user is no user: otherwise the two would share a place in the order, and a page could break between them.
+    # Treat an empty user as no user: otherwise both would sort at the same place, and a page could break between them.
     key = _BUCKETS[group_by] if is_time else f"nullIf(e.{GROUP_COLUMNS[group_by]}, '')"
     inner, parameters = _union(pieces, tenant_id, {"g": key}, has_percentiles=has_percentiles)
     having = ""
@@ -211,7 +212,7 @@ def totals(
     pool: str | None = None,
     has_percentiles: bool = False,
 ) -> BoundQuery:
-    """`user_id` only of events."""
+    """Sums over all pieces. `user_id` may be given only if all pieces are events."""
     given = (("key_id", key_id), ("user_id", user_id), ("pool", pool))
     filters = {name: value for name, value in given if value is not None}
     inner, parameters = _union(pieces, tenant_id, {}, filters=filters, has_percentiles=has_percentiles)
@@ -227,9 +228,9 @@ def summary(
     bucket_s: int,
     edges: Sequence[int] | None = None,
 ) -> BoundQuery:
-    """Sums by time bucket (Unix seconds) and by `column`, a value of GROUP_COLUMNS; by `column` alone; and of
-    everything (`level` 0, 2 and 3): in one look at what they are of. edges: where buckets begin that are no multiples
-    of `bucket_s`."""
+    """Sums in one pass: by time bucket (Unix seconds) and `column` (`level` 0), by `column` alone (2), and overall (3).
+
+    column: a value of GROUP_COLUMNS. edges: bucket starts, where they are not multiples of `bucket_s`."""
     assert column in GROUP_COLUMNS.values()
     even = "intDiv(toUnixTimestamp({time}), {{bucket_s:UInt32}}) * {{bucket_s:UInt32}}"
     keys = {
@@ -245,7 +246,7 @@ HAVING requests > 0 OR level = 3 ORDER BY bucket, name"""
 
 
 def refusals(window: Window, tenant_id: str | None, *, bucket: str, limit: int, after: str | None) -> BoundQuery:
-    """Counts by time bucket and by all that is counted by, a page and one row more, in this order."""
+    """Counts by time bucket, tenant, key, limit and status, in this order: one page plus one row."""
     where, parameters = _where_of("e.minute", window, tenant_id, suffix="")
     order = "timestamp, tenant_id, key_id, limit, status"
     having = ""
@@ -261,7 +262,7 @@ FROM refusals AS e FINAL WHERE {where} GROUP BY {order} {having} ORDER BY {order
 
 
 def refusals_by_limit(window: Window, tenant_id: str | None) -> BoundQuery:
-    """The most frequent first."""
+    """Counts by limit and status, most frequent first."""
     where, parameters = _where_of("e.minute", window, tenant_id, suffix="")
     sql = f"""SELECT e.limit AS limit, e.status AS status, sum(e.count) AS refusals
 FROM refusals AS e FINAL WHERE {where} GROUP BY limit, status ORDER BY refusals DESC, limit LIMIT 20"""
@@ -269,7 +270,7 @@ FROM refusals AS e FINAL WHERE {where} GROUP BY limit, status ORDER BY refusals 
 
 
 def refusals_by_key(window: Window, tenant_id: str | None, *, limit: int) -> BoundQuery:
-    """By whom and by which limit, the most frequent first; last_at: the minute of the newest."""
+    """Counts by tenant, key, limit and status, most frequent first; last_at: the minute of the newest refusal."""
     where, parameters = _where_of("e.minute", window, tenant_id, suffix="")
     by = "tenant_id, key_id, limit, status"
     sql = f"""SELECT e.tenant_id AS tenant_id, e.key_id AS key_id, e.limit AS limit, e.status AS status,
@@ -294,7 +295,7 @@ def _union(
     filters: Mapping[str, str] = {},
     has_percentiles: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """Each piece summed by `keys` (name -> expression over a row `e`, `{time}` standing for when it was)."""
+    """Each piece summed by `keys` (name -> expression over a row `e`, with `{time}` in place of its time column)."""
     parts, parameters = [], dict[str, Any](filters)
     for number, piece in enumerate(pieces):
         where, bound = _where(piece, tenant_id, number=number)
@@ -312,7 +313,7 @@ def _union(
 
 
 def where_window(window: Window, tenant_id: str | None) -> tuple[str, dict[str, Any]]:
-    """Of events `e`. The tenant first: it is the index's first column, and the one that must never be forgotten."""
+    """Conditions on events `e`. The tenant comes first: it leads the index, and must never be forgotten."""
     return _where(Piece(TABLE, window), tenant_id, number=0)
 
 
@@ -336,5 +337,5 @@ def _time_of(piece: Piece) -> str:
 
 
 def micros(moment: datetime) -> int:
-    """Since the Unix epoch, exactly."""
+    """Microseconds since the Unix epoch, exact."""
     return (moment - _EPOCH) // timedelta(microseconds=1)

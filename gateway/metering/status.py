@@ -1,4 +1,4 @@
-"""`/health`, `/ready` and `/metrics` of a process that has no other HTTP: the producer and the consumer."""
+"""`/health`, `/ready` and `/metrics` for the processes without other HTTP: the producer and the consumer."""
 
 import hmac
 import ipaddress
@@ -23,7 +23,7 @@ _TIMEOUT_S = 5
 def status_served(
     host: str, port: int | None, *, setting: str, rounds: Rounds, registry: CollectorRegistry, key: SecretStr | None
 ) -> Iterator[None]:
-    """Beside the loop, in a thread; `port` None: not at all. Raises ConfigError naming `setting`."""
+    """Serve in a thread beside the loop; not at all if `port` is None. Raises ConfigError naming `setting`."""
     if port is None:
         yield
         return
@@ -65,12 +65,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, {"error": "GET /health, /ready or /metrics"})
 
     def log_message(self, format: str, *args: object) -> None:
-        """Every probe would be a line."""
+        """Log nothing: every probe would be a line."""
 
     def _show_metrics(self) -> None:
         key = self.server.key
         if key is None:
-            # What a proxy on this machine passes on comes from loopback, too.
+            # A request that a proxy on this machine forwards comes from loopback, too.
             if any(name in self.headers for name in _FORWARDED) or not _is_loopback(self.client_address[0]):
                 self._answer(HTTPStatus.FORBIDDEN, {"error": "set TIERGATE_METRICS_KEY and send it"})
                 return

@@ -1,4 +1,4 @@
-"""Writing usage events into ClickHouse: at least once, deduplicated there."""
+"""Writes usage events into ClickHouse, at least once; ClickHouse deduplicates them."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StoreUnavailable(TargetUnavailable):
-    """ClickHouse is away or cannot take rows now; the same rows may pass later."""
+    """ClickHouse is unreachable or cannot take rows at the moment; the same rows may pass later."""
 
 
 class InsertRefused(Exception):
-    """ClickHouse answered, and took none of the rows: one of them or its own state is the cause; `args[0]` says."""
+    """ClickHouse answered, but took none of the rows: one of them or its own state is the cause; `args[0]` says why."""
 
 
 class UsageStore:
-    """Connects when first used, and again after a failure."""
+    """Connects on first use, and again after a failure."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -39,7 +39,8 @@ class UsageStore:
     def insert(self, events: Sequence[UsageEvent]) -> None:
         """Returns once ClickHouse has the rows on disk. Raises StoreUnavailable or InsertRefused.
 
-        As JSON, which msgspec writes and ClickHouse reads many times faster than Python turns events into columns.
+        The rows are sent as JSON: msgspec writes it and ClickHouse reads it many times faster than Python turns events
+        into columns.
         """
         if events:
             stamp = utc_now().isoformat(timespec="milliseconds").encode()
@@ -51,13 +52,13 @@ class UsageStore:
             )
 
     def insert_counts(self, counts: Sequence[GatewayCounts]) -> None:
-        """As `insert`."""
+        """As `insert`, for counts."""
         for table, columns, rows in _count_rows(counts):
             if rows:
                 self._insert_into(table, columns, rows)
 
     def insert_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """The same with values of EVENT_FIELDS and `version`, of which a higher one replaces a lower."""
+        """As `insert`, for rows of EVENT_FIELDS and `version`; a higher version replaces a lower one."""
         if rows:
             inserted_at = utc_now()
             columns = [*EVENT_FIELDS, "version", "inserted_at"]
@@ -69,7 +70,7 @@ class UsageStore:
         self._call(lambda client: client.insert(table, rows, columns, settings={"async_insert": 0}))
 
     def select(self, sql: str, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Raises StoreUnavailable, or InsertRefused, where the table is not as it should be."""
+        """Raises StoreUnavailable, or InsertRefused if ClickHouse rejects the query, as with an outdated table."""
         return self._call(lambda client: client.query(sql, parameters=dict(parameters))).result_rows
 
     def _call(self, call: Callable[[Client], T]) -> T:
@@ -105,22 +106,23 @@ class UsageStore:
 
 
 _UNWRITABLE = (ValueError, TypeError, OverflowError, struct.error)
-"""What the driver raises for a value that it cannot put into its column."""
-# Of several rows for one request the highest counts. A gateway that died knows least; what the client was told had
-# failed is not billed, though an earlier verdict, which could not be made durable in time, may say that all was well,
-# and may have been priced anew since (16 to 254, gateway/billing/rerating.py).
+"""Raised by the driver for a value that does not fit its column."""
+# Among several rows of one request the highest version counts. A row of a gateway that died (`lost`) knows least. A
+# request that was reported to the client as failed is not billed, even if an earlier row, which could not be made
+# durable in time, says that it succeeded, and even if that row was rerated since (16 to 254,
+# gateway/billing/rerating.py).
 _VERSIONS = {"lost": 0, "error": 255}
 _SETTINGS = {
     # async_insert would acknowledge rows that are still in memory.
     "async_insert": 0,
     "date_time_input_format": "best_effort",
-    # Several threads take more of a small machine for the same rows.
+    # Parsing the same rows with several threads costs a small machine more.
     "input_format_parallel_parsing": 0,
 }
 
 
 def version_of(event: UsageEvent) -> int:
-    """Of several rows for one request the one with the highest version counts."""
+    """Among several rows of one request the one with the highest version counts."""
     return _VERSIONS.get(event.status, 1)
 
 
@@ -128,12 +130,12 @@ _COLUMNS = ("version", "inserted_at", *EVENT_FIELDS)
 
 
 def _json_row(event: UsageEvent, stamp: bytes) -> bytes:
-    """Values of _COLUMNS."""
+    """The event's values in the order of _COLUMNS."""
     return b'[%d,"%s",' % (version_of(event), stamp) + _encode(msgspec.structs.astuple(event))[1:]
 
 
 def _count_rows(counts: Iterable[GatewayCounts]) -> Iterator[tuple[str, Sequence[str], list[Sequence[Any]]]]:
-    """For each table its name, columns and rows."""
+    """Name, columns and rows of each table."""
     refusals: list[Sequence[Any]] = []
     admissions: list[Sequence[Any]] = []
     for each in counts:

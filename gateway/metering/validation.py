@@ -1,4 +1,4 @@
-"""Which usage events may become rows. The same for those from an outbox and for those from Kafka."""
+"""Which usage events may become rows: one check for events from an outbox and from Kafka."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ import msgspec
 from protocol.usage import READABLE_VERSIONS, UsageEvent
 
 FUTURE = timedelta(days=1)
-"""Clocks differ by seconds; a day is a clock that is wrong."""
+"""Clocks differ by seconds; a clock that is ahead by a day is wrong."""
 _INT_RANGES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "completion_tokens"), (0, 2**64 - 1)),
     "cost_nanousd": (-(2**63), 2**63 - 1),
@@ -18,7 +18,7 @@ _decode = msgspec.json.Decoder(UsageEvent).decode
 
 
 class InvalidEvent(Exception):
-    """Never a row. `kind` is one of few words, for counting."""
+    """An event that can never become a row. `kind` is one of a few words, used as a metric label."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}"[:500])
@@ -36,7 +36,7 @@ def parse_event(encoded: bytes, *, now: datetime) -> UsageEvent:
 
 
 def check_event(event: UsageEvent, *, now: datetime) -> None:
-    """Raises InvalidEvent for what the columns cannot hold and for what cannot be true."""
+    """Raises InvalidEvent for values that the columns cannot hold or that cannot be true."""
     if event.schema_version not in READABLE_VERSIONS:
         raise InvalidEvent("schema_version", f"schema_version is {event.schema_version}")
     for name, (least, most) in _INT_RANGES.items():

@@ -1,4 +1,4 @@
-"""One child, as its parent sees it."""
+"""The parent's view of one child process."""
 
 import asyncio
 import os
@@ -21,14 +21,14 @@ class Child:
         self.number = number
         self.link = link
         self.ready = asyncio.Event()
-        """It accepts connections, or did."""
+        """Set once the child has accepted connections."""
         self.gone = asyncio.Event()
-        """It accepts no more connections; it may still have work under way."""
+        """The child accepts no more connections; it may still have work under way."""
         self.is_leaving = False
-        """It went in order, and not by dying."""
+        """Whether the child announced that it leaves, rather than died."""
         self.ended = asyncio.Event()
         self.num_silent_rounds = 0
-        """How often it was asked since it last said something."""
+        """Number of times the child was asked since its last message."""
         self._started_at = time.monotonic()
         self._gone_at = float("inf")
         self._process = process
@@ -43,7 +43,7 @@ class Child:
         ours, theirs = socket.socketpair()
         inherited = Inherited(slot=slot, listeners=descriptors, link=theirs.fileno(), parent_pid=os.getpid())
         try:
-            # In a session of its own: what a terminal sends reaches the parent alone, which tells its children.
+            # A separate session: a terminal's signals reach only the parent, which forwards them to its children.
             process = await asyncio.create_subprocess_exec(
                 *command,
                 OPTION,
@@ -66,7 +66,7 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """The exit status, negative for a signal; None while the process runs."""
         return self._process.returncode
 
     @property
@@ -83,14 +83,14 @@ class Child:
             self.gone.set()
 
     def measure(self) -> asyncio.Future[Snapshot]:
-        """What it has measured; cancelled when it ends without an answer."""
+        """Ask for the child's metrics; cancelled if it ends without answering."""
         question: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._questions.append(question)
         self.link.send(Measure())
         return question
 
     def note_measured(self, told: Measured) -> None:
-        """Answers come in the order of the questions."""
+        """Resolve the oldest question: answers arrive in the order of the questions."""
         if self._questions:
             question = self._questions.popleft()
             if not question.done():
@@ -103,7 +103,7 @@ class Child:
         self.link.send(StandInFor(slots))
 
     def stop(self) -> None:
-        """Before it is ready, it has nothing to lose and ends at once."""
+        """Ask the child to end. A child that is not ready yet ends at once, since it has no work to lose."""
         self._signal(signal.SIGTERM)
 
     def hurry_up(self) -> None:
@@ -113,7 +113,7 @@ class Child:
         self._signal(signal.SIGKILL)
 
     async def wait(self) -> None:
-        """For its end, after its last word; one that does not come to an end is killed."""
+        """Wait for the process to end, after its last message; kill it after END_WITHIN_S."""
         try:
             async with asyncio.timeout(END_WITHIN_S):
                 await self._process.wait()

@@ -1,4 +1,4 @@
-"""What a child is given by its parent, as one argument of its command line."""
+"""What a child process inherits from its parent, passed as one command-line argument."""
 
 import ctypes
 import os
@@ -30,17 +30,19 @@ class Inherited:
         return cls(slot=slot, listeners=tuple(listeners), link=link, parent_pid=parent_pid)
 
     def listener(self, slot: int) -> socket.socket:
-        """Closing it leaves the parent's open, and with it the connections that nobody has accepted yet."""
+        """A duplicate of the slot's listening socket.
+
+        Closing it leaves the original open, and with it the connections that are not accepted yet."""
         return socket.socket(fileno=os.dup(self.listeners[slot]))
 
     def close_listeners(self) -> None:
-        """An address is free, and refuses connections, only when nobody holds any of its sockets."""
+        """Close the inherited sockets: an address is free, and refuses connections, only once no process holds one."""
         for descriptor in self.listeners:
             os.close(descriptor)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Linux kills this process when its parent dies, even by kill -9."""
+    """Let Linux kill this process when its parent dies, even by kill -9. Does nothing on other systems."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Where clients connect. The parent keeps the sockets open, so that no connection is lost when a process goes."""
+"""The listening sockets. The parent keeps them open, so that no connection is lost when a child goes."""
 
 import socket
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from gateway.settings import ConfigError, GatewaySettings
 
 
 def bind(settings: GatewaySettings) -> socket.socket:
-    """A socket for one process. Raises ConfigError when the address is taken."""
+    """A listening socket for one process. Raises ConfigError if the address is in use."""
     return _bind(settings.host, settings.port)
 
 
 def bind_for_each(settings: GatewaySettings) -> Sequence[socket.socket]:
-    """Sockets for `settings.processes`, at one address: the kernel spreads connections over those that listen.
+    """Sockets for `settings.processes` processes at one address: the kernel spreads connections over those that listen.
 
-    Raises ConfigError when the address is taken. Sockets that share an address let strangers in too, those of a
-    second gateway started by mistake: one that does not share is bound first, as a test.
+    Raises ConfigError if the address is in use. Shared sockets would also let in the sockets of a second gateway that
+    was started by mistake, so a socket that does not share the address is bound first as a test.
     """
     probe = bind(settings)
     port = probe.getsockname()[1]

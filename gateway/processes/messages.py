@@ -1,4 +1,4 @@
-"""What a parent and its children say to each other, over a socket pair."""
+"""Messages between a parent and its children, over a socket pair."""
 
 import asyncio
 import logging
@@ -19,35 +19,35 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
-    """Child: I accept no more connections and end when the work under way has ended."""
+    """Child: I accept no more connections and will end once the work under way has ended."""
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):
-    """Child: what I have measured, as an answer to `Measure` or as a last word."""
+    """Child: my metrics, as an answer to `Measure` or as the last message."""
 
     own: Snapshot
 
 
 class Gather(msgspec.Struct, frozen=True, tag=True):
-    """Child: what have all of us measured? Here is my part."""
+    """Child: give me the metrics of all processes; here are mine."""
 
     number: int
     own: Snapshot
 
 
 class Measure(msgspec.Struct, frozen=True, tag=True):
-    """Parent: what have you measured? Also asked to see that the child still turns."""
+    """Parent: give me your metrics. Also serves as a liveness check of the child's event loop."""
 
 
 class Gathered(msgspec.Struct, frozen=True, tag=True):
-    """Parent: what all of you have measured."""
+    """Parent: the metrics of all processes, as an answer to `Gather`."""
 
     number: int
     all: Snapshot
 
 
 class StandInFor(msgspec.Struct, frozen=True, tag=True):
-    """Parent: accept connections for these slots, too, whose process is away, and for no others."""
+    """Parent: also accept connections for exactly these slots, which have no process at the moment."""
 
     slots: frozenset[int]
 
@@ -61,7 +61,7 @@ FromParent = Measure | Gathered | StandInFor | HurryUp
 
 
 class Link:
-    """One end of the pair. What is sent to somebody who has gone is dropped."""
+    """One end of the socket pair. Messages to a process that is gone are dropped."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: Any) -> None:
         self._reader = reader
@@ -76,7 +76,7 @@ class Link:
     async def receive(self) -> Any:
         """The next message, or None after the last.
 
-        What only another version says is skipped: a parent may have children that are newer than itself.
+        Messages that this version does not know are skipped: a parent may have children of a newer version.
         """
         while True:
             try:
@@ -90,7 +90,7 @@ class Link:
                 _log.warning("a message between the gateway's processes was skipped: %s", error)
 
     async def close(self) -> None:
-        """What was sent is on its way before the end is closed."""
+        """Flush the sent messages and close this end."""
         self._writer.close()
         try:
             await self._writer.wait_closed()

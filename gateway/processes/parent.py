@@ -1,4 +1,4 @@
-"""A gateway of several processes: the parent serves nobody; it starts its children, watches and replaces them."""
+"""A gateway of several processes. The parent serves no requests; it starts, watches and replaces its children."""
 
 import asyncio
 import itertools
@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 ASK_EVERY_S = 5.0
 HUNG_AFTER_ROUNDS = 6
 GATHER_WITHIN_S = 1.0
-"""Less than a child waits for what was gathered."""
+"""Less than a child waits for the gathered metrics (GATHER_DEADLINE_S)."""
 
 
 def run_parent(settings: GatewaySettings, command: Sequence[str]) -> int:
-    """Serve with `settings.processes` children, each of which is `command`; the exit code. Raises ConfigError."""
+    """Serve with `settings.processes` children that run `command`; returns the exit code. Raises ConfigError."""
     listeners = bind_for_each(settings)
     try:
         return asyncio.run(Parent(settings, command, listeners).run())
@@ -74,7 +74,9 @@ class Parent:
         self._stop.set()
 
     async def _keep_all(self) -> None:
-        """The first alone until it serves: bad configuration is told once, and the database is prepared by one."""
+        """Keep all slots filled. The first child starts alone until it serves.
+
+        So a configuration error is reported once, and only one process prepares the database."""
         first, *others = self._slots
         try:
             async with asyncio.TaskGroup() as group:
@@ -91,7 +93,7 @@ class Parent:
         self._stop.set()
 
     def _is_hopeless(self, status: int, restarts: Restarts) -> bool:
-        """While one child serves, the others are tried again and again."""
+        """Whether to give up. While one child serves, starting the others is retried without end."""
         if any(slot.child is not None for slot in self._slots):
             return False
         was_never_good = not any(slot.has_served.is_set() for slot in self._slots)
@@ -116,7 +118,7 @@ class Parent:
         return child
 
     async def _watch(self, child: Child) -> None:
-        """Until its end."""
+        """Handle the child's messages until it ends."""
         while (message := await child.link.receive()) is not None:
             child.num_silent_rounds = 0
             match message:
@@ -143,7 +145,9 @@ class Parent:
         asking.answer(number, self._totals.of_all(silent=silent))
 
     async def _ask_forever(self) -> None:
-        """What a child last told survives its sudden death; one that tells nothing for long hangs."""
+        """Ask each child for its metrics regularly, so that they survive its sudden death.
+
+        Kills a child that has been silent for too long or does not end in time after leaving."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             for child in self._serving():
@@ -166,8 +170,8 @@ class Parent:
                 slot.child.stand_in_for(vacant)
 
     async def _end_all(self) -> None:
-        """Streams get their time, unless a second signal says otherwise."""
-        # Ours are the last: from now on the kernel refuses connections instead of letting them wait for nobody.
+        """End all children. Streams may finish within the drain time, unless a second signal arrives."""
+        # Once the children have closed theirs, too, the kernel refuses connections instead of queueing them in vain.
         for listener in self._listeners:
             listener.close()
         for child in self._children:

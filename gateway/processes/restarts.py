@@ -1,4 +1,4 @@
-"""When a child that died is started again, and when that is given up. Pure."""
+"""When a child that died is restarted, and when to give up. Pure."""
 
 QUICK_DEATH_S = 10.0
 MAX_FAILED_STARTS = 5
@@ -6,7 +6,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
 
 
 class Restarts:
-    """Of one slot. A child counts as failed when it dies before it was ready."""
+    """The restart history of one slot. A start counts as failed if the child dies before it is ready."""
 
     def __init__(self) -> None:
         self._num_quick_deaths = 0
@@ -18,12 +18,12 @@ class Restarts:
 
     @property
     def is_hopeless(self) -> bool:
-        """It will not start, so that the gateway has to end unless another process serves."""
+        """No child will start here, so the gateway must end unless another process serves."""
         return self._num_failed_starts >= MAX_FAILED_STARTS
 
     @property
     def pause_s(self) -> float:
-        """Before the next start: none for what ran for a while."""
+        """Pause before the next start; none if the last child lived at least QUICK_DEATH_S."""
         if self._num_quick_deaths == 0:
             return 0.0
         return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (min(self._num_quick_deaths, 10) - 1))

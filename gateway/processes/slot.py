@@ -1,4 +1,4 @@
-"""One of a gateway's processes, whichever child is it at the moment."""
+"""One process slot of a gateway, whose child changes over time."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ READY_WITHIN_S = 120.0
 
 
 class GaveUp(Exception):
-    """No child will start, and none serves; with the exit code of the last."""
+    """No child serves and none will start. `exit_code` is that of the last child."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"exit code {exit_code}")
@@ -21,7 +21,7 @@ class GaveUp(Exception):
 
 
 class Slot:
-    """Its listening socket stays open when its child changes."""
+    """The slot's listening socket stays open when its child changes."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Slot:
     ) -> None:
         self.number = number
         self.child: Child | None = None
-        """It serves."""
+        """The child that serves, if any."""
         self.has_served = asyncio.Event()
         self._start = start
         self._is_hopeless = is_hopeless
@@ -42,11 +42,11 @@ class Slot:
 
     @property
     def is_vacant(self) -> bool:
-        """Connections come in, and no child of its own accepts them."""
+        """Whether connections may arrive that no child of this slot accepts."""
         return self.child is None and self.has_served.is_set()
 
     async def keep(self) -> None:
-        """Have a child that serves, for ever. Raises GaveUp."""
+        """Keep a serving child in the slot, for ever. Raises GaveUp."""
         while True:
             if self.child is None:
                 await self._try_to_start()
@@ -54,7 +54,7 @@ class Slot:
                 await self._until_it_goes(self.child)
 
     async def replace(self) -> bool:
-        """A successor first, then the end of the child that serves. False: the successor did not start."""
+        """Start a successor, then stop the serving child. False if the successor did not start."""
         successor = await self._started()
         if not isinstance(successor, Child):
             return False
@@ -93,7 +93,7 @@ class Slot:
             former.stop()
 
     async def _started(self) -> Child | int:
-        """A child that is ready, or the status that it ended with."""
+        """A child that is ready, or the exit status of a child that failed to start."""
         try:
             child = await self._start(self.number)
         except OSError as error:
@@ -107,7 +107,7 @@ class Slot:
 
 
 async def _is_ready_in_time(child: Child) -> bool:
-    """One that is not ready in time is killed."""
+    """Whether the child becomes ready within READY_WITHIN_S; otherwise it is killed."""
     waiting = [asyncio.ensure_future(event.wait()) for event in (child.ready, child.ended)]
     try:
         await asyncio.wait(waiting, timeout=READY_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)

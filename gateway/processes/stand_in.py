@@ -1,4 +1,4 @@
-"""Accepting for a process that is away: its connections would wait for its successor, and for how long nobody knows."""
+"""Accepts connections for a slot without a process, which would otherwise wait indefinitely for a successor."""
 
 import uvicorn
 
@@ -13,7 +13,7 @@ class StandIn:
         self._accepting: dict[int, Acceptor] = {}
 
     def accept_for(self, slots: frozenset[int]) -> None:
-        """For these and no others, beside the own. What was accepted stays with us to its end."""
+        """Accept for exactly these slots, besides our own. Accepted connections stay with this process to their end."""
         for slot in self._accepting.keys() - slots:
             ended = self._accepting.pop(slot)
             self._server.servers.remove(ended)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The metrics of a gateway of several processes. Totals never fall, whatever becomes of a process."""
+"""The metrics of a gateway of several processes. Totals never decrease, even if a process dies."""
 
 from collections.abc import Collection
 
@@ -7,9 +7,9 @@ from gateway.metrics import merge_processes
 
 
 class Totals:
-    """What each child last told, and the totals of those that are gone.
+    """The last metrics of each child, and the totals of children that are gone.
 
-    What a killed child measured after its last word is lost; nothing that was ever shown is.
+    Metrics of a killed child since its last message are lost, but no total that was ever shown is.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Totals:
         self._of_the_gone = merge([self._of_the_gone, only_totals(told)])
 
     def of_all(self, *, silent: Collection[int] = ()) -> Snapshot:
-        """`silent`: children that did not answer now; their gauges are no longer true."""
+        """Merged metrics. `silent`: children that did not answer now; their gauges are stale and left out."""
         return merge_processes(
             [
                 *(only_totals(told) if child in silent else told for child, told in self._told.items()),

@@ -6,7 +6,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 AWAY = (RedisError, OSError, TimeoutError)
-"""What a call raises when Redis is away or slow."""
+"""The exceptions that a call raises when Redis is away or slow."""
 MAX_CONNECTIONS = 16
 
 

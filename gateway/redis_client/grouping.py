@@ -1,4 +1,4 @@
-"""Calls that leave in one turn of the event loop, as commands: those of one group become one call of its script."""
+"""Turns the calls of one iteration of the event loop into commands. Calls of one group become one script call."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,9 +12,9 @@ from gateway.redis_client.resp import Reply
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """A call of a script that takes any number of steps and answers each of them, with ';' between.
+    """A call of a script that takes any number of steps and answers each of them, separated by ';'.
 
-    begin: its arguments before them, encoded; num_parts: how many those are."""
+    begin: the encoded arguments before the steps. num_parts: the number of these arguments."""
 
     begin: bytes
     num_parts: int
@@ -22,23 +22,23 @@ class Group:
 
 class Call(msgspec.Struct, eq=False):
     command: bytes
-    """Whole, or, of a group, a step of so many parts."""
+    """A whole command or, in a group, a step of `num_parts` parts."""
     future: "asyncio.Future[Reply]"
     tick: int
     group: Group | None = None
     num_parts: int = 0
     num_together: int = 1
-    """Of the first in a command: how many it answers."""
+    """For the first call of a command: how many calls the command's reply answers."""
     is_late: bool = False
     is_repeated: bool = False
     then: Callable[[Reply | RedisError], None] | None = None
-    """Told of what comes after the deadline."""
+    """Called with a reply that comes after the deadline."""
 
 
 def commands_of(calls: Iterable[Call]) -> tuple[list[Call], list[bytes]]:
-    """The calls in the order in which they are answered, and the bytes to write.
+    """The calls in the order in which they will be answered, and the bytes to write.
 
-    No call passes one that is in no group, and those of a group keep their order.
+    No call overtakes a call without a group, and calls of one group keep their order.
     """
     ordered: list[Call] = []
     commands: list[bytes] = []

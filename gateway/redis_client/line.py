@@ -1,11 +1,13 @@
-"""One connection to Redis: commands of one turn of the event loop leave in one write, answers are matched in order.
+"""One connection to Redis: the commands of one iteration of the event loop leave in one write, and answers are matched
+in order.
 
-A bounded number is under way, so that a burst of ours (and of the other gateways) waits here, where nobody is to blame
-for it, and not in Redis, which answers all that it has read at once and would look slow. The bound follows how soon
-Redis answers, as a congestion window does (Chiu and Jain, 1989): it is halved where an answer took long, so that a
-Redis which has only a part of a core is asked less at a time, and grows by what is answered soon.
-A call's age is counted in ticks of our own event loop: a loop that comes late gives a tick late, so that our own
-slowness never makes Redis look slow. What is in the socket is read between any two ticks.
+The number of commands under way is bounded, so that a burst of commands (from us and from other gateways) waits here,
+where it does not count against Redis. In Redis, which answers everything it has read at once, the burst would make
+Redis look slow. The bound adapts like a congestion window (Chiu and Jain, 1989): it is halved when an answer takes
+long, so that a Redis with only part of a core gets fewer commands at a time, and grows by the number of quick answers.
+
+A call's age is counted in ticks of our own event loop. A slow loop ticks late, so our own slowness never makes Redis
+look slow, and the socket is read between any two ticks.
 """
 
 import asyncio
@@ -20,15 +22,15 @@ from gateway.redis_client.grouping import Call, Group, commands_of
 from gateway.redis_client.resp import BadReply, Replies, Reply, encode
 
 TICKS = 10
-"""A call is late at the tenth tick that it sees: after 90 to 100 % of its deadline."""
+"""A call is late at its tenth tick, that is, after 90 to 100 % of its deadline."""
 DROP_TICKS = 40 * TICKS
-"""A connection whose oldest call has waited this long is given up: its path may be dead while a new one would work."""
+"""A connection whose oldest call has waited this long is closed: its path may be dead while a new one would work."""
 MAX_IN_FLIGHT = 256
-"""All gateways together on one line each. Times 25 us a call: Redis answers within 6 ms of its own time."""
+"""The bound on calls under way for all gateways together, on one line each. Redis needs 6 ms for them, 25 us a call."""
 MIN_IN_FLIGHT = 16
-"""Of one, however many gateways there are, while Redis answers soon."""
+"""A single gateway's smallest bound while Redis answers quickly, however many gateways there are."""
 LEAST_IN_FLIGHT = 4
-"""While it does not."""
+"""The smallest bound while Redis answers slowly."""
 SOON_TICKS = 1
 LONG_TICKS = 3
 
@@ -36,12 +38,12 @@ _OUR_FAULT = ("ERR", "WRONGTYPE", "NOSCRIPT")
 
 
 def is_our_fault(error: BaseException | None) -> bool:
-    """The command was wrong: asking again does not help, and Redis is well."""
+    """Whether the command was wrong: asking again does not help, and Redis is healthy."""
     return isinstance(error, ResponseError) and str(error).startswith(_OUR_FAULT)
 
 
 class Late(RedisError):
-    """The deadline passed; the answer may still come, and `call.then` is told of it."""
+    """The deadline has passed. The answer may still come, and is then given to `call.then`."""
 
     def __init__(self, call: Call) -> None:
         super().__init__("no answer within the deadline")
@@ -49,22 +51,23 @@ class Late(RedisError):
 
 
 class Lost(RedisError):
-    """The connection ended before the answer, or there was none; nobody knows whether the command was executed."""
+    """The connection ended before the answer, or there was no connection. The command may or may not have been
+    executed."""
 
 
 class Watch(Protocol):
-    """Who judges by what lines see whether Redis is away. Called often, and must be quick."""
+    """Judges from what the lines observe whether Redis is away. Called often, so it must be quick."""
 
     def note_answer(self) -> None:
-        """One came in time."""
+        """An answer came in time."""
         ...
 
     def note_late(self) -> None:
-        """None came within a deadline, or an error instead of one."""
+        """No answer came within a deadline, or an error came instead."""
         ...
 
     def note_lines(self, num_lines: int) -> None:
-        """So many connections stand now."""
+        """The number of open connections has changed, or a connection attempt has failed."""
         ...
 
 
@@ -76,17 +79,19 @@ class Line(asyncio.Protocol):
         self._scripts = scripts
         self._max_in_flight = self._window = MAX_IN_FLIGHT
         self._narrowed_at = -1
-        """The tick; what was written until then says no more than what narrowed it."""
+        """The tick at which the window was last halved. Slow answers to calls written until then are not new evidence
+        of slowness."""
         self._probe: Call | None = None
         self.is_introduced = False
-        """Only then do its answers say how Redis is; until then `connect` has a deadline of its own."""
+        """Whether the handshake is done. Until then the connection attempt has its own deadline, and answers do not
+        count for `watch`."""
         self.on_lost: Callable[[], None] | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._replies = Replies()
         self._queue: deque[Call] = deque()
         self._urgent: list[Call] = []
         self._waiting: deque[Call] = deque()
-        """Written, not answered."""
+        """Calls that were written but not answered yet."""
         self._is_flushing = False
         self._ticks = 0
         self._ticked_at = 0.0
@@ -98,7 +103,7 @@ class Line(asyncio.Protocol):
 
     @property
     def window(self) -> int:
-        """So many calls may be under way now."""
+        """How many calls may be under way now."""
         return self._window
 
     def bound(self, max_in_flight: int) -> None:
@@ -116,7 +121,7 @@ class Line(asyncio.Protocol):
         return call
 
     def probe(self) -> None:
-        """Ask whether anybody is there, unless the last such question is still open."""
+        """Send a PING, unless the previous one is still unanswered."""
         if self._probe is None and self._transport is not None:
             self._probe = self._send_urgently(encode("PING"))
 
@@ -145,7 +150,7 @@ class Line(asyncio.Protocol):
             for reply in self._replies.feed(data):
                 is_in_time |= self._match(reply)
         except (BadReply, IndexError):
-            # Not our protocol, or more answers than questions: nothing on this connection can be believed.
+            # Not our protocol, or more answers than calls: nothing on this connection can be trusted.
             self.close()
         if is_in_time and self.is_introduced:
             self._watch.note_answer()
@@ -154,7 +159,7 @@ class Line(asyncio.Protocol):
             self._flush_soon()
 
     def _adapt(self, oldest: int, *, num_answers: int) -> None:
-        """oldest: the tick at which the first of these calls was written."""
+        """Adapt the window to how long answers took. oldest: the tick at which the oldest answered call was written."""
         age = self._ticks - oldest
         if age <= SOON_TICKS:
             self._window = min(self._window + num_answers, self._max_in_flight)
@@ -163,7 +168,7 @@ class Line(asyncio.Protocol):
             self._window = max(self._window // 2, LEAST_IN_FLIGHT)
 
     def _match(self, reply: Reply) -> bool:
-        """Whether the reply was a good one and in time."""
+        """Give the reply to its call or calls. Returns whether it was no error and came in time."""
         first = self._waiting.popleft()
         if first.group is None:
             return self._match_one(first, reply)
@@ -184,7 +189,7 @@ class Line(asyncio.Protocol):
             if str(reply).startswith("NOSCRIPT") and self._transport is not None and not call.is_repeated:
                 self._load_and_repeat(call)
                 return False
-            # LOADING, OOM, READONLY and the like: there, but of no use.
+            # LOADING, OOM, READONLY and the like: Redis is there, but of no use.
             if self.is_introduced and not is_our_fault(reply):
                 self._watch.note_late()
         is_late = call.is_late
@@ -192,14 +197,14 @@ class Line(asyncio.Protocol):
         return not is_late and not isinstance(reply, ResponseError)
 
     def _load_and_repeat(self, call: Call) -> None:
-        """The server has forgotten our scripts."""
+        """Load our scripts, which the server has forgotten, and send the call again."""
         for script in self._scripts:
             self._send_urgently(encode("SCRIPT", "LOAD", script))
         call.is_repeated = True
         self._urgent.append(call)
 
     def _send_urgently(self, command: bytes) -> Call:
-        """Before what waits, and however much is under way; nobody waits for the answer."""
+        """Send a command ahead of waiting calls and regardless of the window. Nobody waits for its answer."""
         call = Call(command, self._loop.create_future(), self._ticks)
         call.future.add_done_callback(ignore_outcome)
         self._urgent.append(call)
@@ -236,7 +241,7 @@ class Line(asyncio.Protocol):
             return
         self._loop.call_later(self._tick_s, self._tick)
         now = time.monotonic()
-        # uvloop counts from the start of its turn: after a long one, a timer is due at once.
+        # uvloop counts from the start of an iteration, so after a long iteration a timer fires at once.
         if now - self._ticked_at < 0.9 * self._tick_s:
             return
         self._ticked_at = now
@@ -248,7 +253,7 @@ class Line(asyncio.Protocol):
             self._judge()
 
     def _judge(self) -> None:
-        """End what is late. However many calls that are, they tell of one lateness."""
+        """End the calls that are late. However many there are, they count as one late answer."""
         if not self._is_old(self._waiting[0]):
             return
         is_any_new = False
@@ -259,7 +264,7 @@ class Line(asyncio.Protocol):
                 is_any_new = call.is_late = True
                 if not call.future.done():
                     call.future.set_exception(Late(call))
-        # Whoever waits behind them has waited for Redis, too.
+        # Calls that wait behind the late ones have waited for Redis, too.
         while self._queue and self._is_old(self._queue[0]):
             _end(self._queue.popleft(), Lost("not sent, Redis does not answer"))
         if is_any_new:
@@ -270,7 +275,7 @@ class Line(asyncio.Protocol):
 
 
 def ignore_outcome(future: "asyncio.Future[Reply]") -> None:
-    """Nobody waits for this answer; its failure is judged by the line itself."""
+    """For a call whose answer nobody waits for. The line itself judges failures."""
     if not future.cancelled():
         future.exception()
 

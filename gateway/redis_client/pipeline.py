@@ -1,4 +1,4 @@
-"""A few fixed connections that all calls of a process share. Calls with the same `order` keep theirs."""
+"""A few fixed connections that all calls of a process share. Calls with the same `order` stay in order."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _LONGEST_PAUSE_S = 1.0
 
 
 class Pipeline:
-    """`connect` once, run `keep_forever` beside the server, `close` at the end."""
+    """Call `connect` once, run `keep_forever` beside the server, and call `close` at the end."""
 
     def __init__(self, url: str, *, deadline_s: float, scripts: tuple[str, ...], watch: Watch) -> None:
         self._options: dict[str, Any] = dict(parse_url(url))
@@ -34,11 +34,11 @@ class Pipeline:
         self._reason = ""
 
     async def connect(self) -> None:
-        """Try once. What does not come up now is `keep_forever`'s."""
+        """Try each connection once. `keep_forever` opens those that fail."""
         await asyncio.gather(*(self._try_open(place) for place in range(NUM_LINES)))
 
     async def keep_forever(self) -> None:
-        """Reconnect what was lost."""
+        """Reconnect lost connections."""
         async with asyncio.TaskGroup() as group:
             for place in range(NUM_LINES):
                 group.create_task(self._keep_line(place))
@@ -49,19 +49,22 @@ class Pipeline:
                 line.close()
 
     def send(self, command: bytes, *, order: int = 0) -> Call:
-        """Written together with all other calls of this turn of the event loop. Raises Lost without a connection."""
+        """Send a command, written together with all other calls of this iteration of the event loop. Raises Lost
+        without a connection."""
         return self._line(order).send(command)
 
     def send_step(self, group: Group, step: bytes, num_parts: int, *, order: int = 0) -> Call:
-        """The same for a step; those of a group, which have one `order`, are one command where they leave together."""
+        """As `send`, for a step. All steps of a group must have the same `order`; those that leave together become one
+        command."""
         return self._line(order).send(step, group, num_parts)
 
     async def execute(self, *parts: str | bytes | int) -> Reply:
-        """One command. Raises what AWAY names."""
+        """Send a command and wait for its reply. Raises one of AWAY."""
         return await self.send(encode(*parts)).future
 
     def share_with(self, num_gateways: int) -> None:
-        """So many ask this Redis, us included: together they keep it as busy as one alone may."""
+        """Divide the bound on calls under way among `num_gateways` gateways, us included, so that together they load
+        Redis no more than one alone may."""
         self._max_in_flight = max(MIN_IN_FLIGHT, MAX_IN_FLIGHT // max(1, num_gateways))
         for line in self._lines:
             if line is not None:
@@ -112,7 +115,7 @@ class Pipeline:
         return True
 
     async def _open(self) -> Line:
-        """A line that has said who it is and has our scripts."""
+        """A line that is authenticated and has loaded our scripts."""
         line = Line(self._watch, deadline_s=self._deadline_s, scripts=self._scripts)
         line.bound(self._max_in_flight)
         loop, options = asyncio.get_running_loop(), self._options
@@ -151,7 +154,8 @@ class Pipeline:
 
 
 def _tls_of(options: dict[str, Any]) -> ssl.SSLContext | None:
-    """As redis-py reads a `rediss://` URL: `ssl_cert_reqs=none`, `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`."""
+    """The TLS context for a `rediss://` URL, with redis-py's parameters: `ssl_cert_reqs=none`, `ssl_check_hostname`,
+    `ssl_ca_certs`, `ssl_certfile` and `ssl_keyfile`."""
     if options.get("connection_class") is not SSLConnection:
         return None
     context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))

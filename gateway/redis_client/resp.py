@@ -1,4 +1,4 @@
-"""RESP2, the protocol of Redis: commands to bytes, bytes to replies."""
+"""RESP2, the protocol of Redis: encodes commands to bytes, and parses bytes to replies."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ class BadReply(Exception):
 
 
 class _Incomplete(Exception):
-    """The reply goes on in bytes that have not arrived yet."""
+    """The reply continues in bytes that have not arrived yet."""
 
 
 def encode(*parts: str | bytes | int) -> bytes:
@@ -20,13 +20,13 @@ def encode(*parts: str | bytes | int) -> bytes:
 
 
 def encode_parts(*parts: str | bytes | int) -> bytes:
-    """A piece of a command; the sum of the pieces' parts stands in the header."""
+    """A piece of a command. The header, which is not included, must count the parts of all pieces."""
     encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded)
 
 
 class Replies:
-    """Takes bytes as they arrive, gives the replies that they complete."""
+    """Takes bytes as they arrive, and yields the replies that they complete."""
 
     def __init__(self) -> None:
         self._rest = b""

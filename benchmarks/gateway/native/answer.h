@@ -1,4 +1,4 @@
-// Reading an HTTP/1.1 answer piece by piece, as its bytes come.
+// Reads an HTTP/1.1 answer piece by piece, as its bytes arrive.
 #pragma once
 
 #include <strings.h>
@@ -11,8 +11,8 @@ struct Answer {
     enum AnswerState state;
     int status;
     bool has_retry_after, is_local, closes;
-    uint64_t left;       // of the content, or of its HTTP chunk
-    struct Buffer line;  // the head, or a line about an HTTP chunk, as far as it is there
+    uint64_t left;       // bytes still to come of the content, or of the current HTTP chunk
+    struct Buffer line;  // the part received so far of the head, or of a line around an HTTP chunk
 };
 
 struct Span {
@@ -37,7 +37,7 @@ static inline void answer_read_head(struct Answer *answer) {
     if (answer->status < 200 || answer->status > 599 || (!encoding && !length)) answer->state = BROKEN;
 }
 
-// Adds to `line` up to and with `end`; true when that was met.
+// Appends to `line` up to and including `end`. Returns true once `end` was found.
 static inline bool answer_read_until(struct Answer *answer, struct Span *unread, const char *end) {
     size_t end_length = strlen(end);
     while (unread->length > 0) {
@@ -61,7 +61,7 @@ static inline struct Span answer_take_content(struct Answer *answer, struct Span
     return content;
 }
 
-// The next content in `unread`, which is shortened by what was read; empty when there is none in it, or after the end.
+// Returns the next content in `unread`, which is shortened by the bytes read. Empty if there is none, or after the end.
 static inline struct Span answer_next(struct Answer *answer, struct Span *unread) {
     while (unread->length > 0 && answer->state < ENDED) {
         if (answer->state == IN_LENGTH || answer->state == IN_CHUNK) return answer_take_content(answer, unread);
@@ -82,7 +82,7 @@ static inline struct Span answer_next(struct Answer *answer, struct Span *unread
     return (struct Span){NULL, 0};
 }
 
-// Ready for the next answer on the connection.
+// Prepares for the next answer on the connection.
 static inline void answer_reset(struct Answer *answer) {
     struct Buffer line = answer->line;
     line.length = 0;

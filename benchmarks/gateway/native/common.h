@@ -1,4 +1,4 @@
-// What the upstream and the load share: time, fatal errors, open files, a buffer that grows, server-sent timestamps.
+// Shared by upstream and load generator: time, fatal errors, open files, a growing buffer, timestamps in chunks.
 #pragma once
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #define NS_PER_MS 1000000LL
 #define NS_PER_S 1000000000LL
 
-// A chunk of a stream carries when it was sent, as `"t=` and 19 digits: nanoseconds of CLOCK_MONOTONIC.
+// A stream's chunk carries its time of sending, as `"t=` and 19 digits: nanoseconds of CLOCK_MONOTONIC.
 #define STAMP_MARK "\"t="
 #define STAMP_DIGITS 19
 

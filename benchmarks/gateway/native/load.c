@@ -1,13 +1,14 @@
-// Clients: one thread, epoll, one prepared request over and over. One JSON object on stdout at the end.
+// The load generator: one thread, epoll, one prepared request sent repeatedly. Prints one JSON object at the end.
 //
 //   load --ports N[,N...] --request FILE --connections N [--seconds S] [--each N] [--ramp S] [--rate N] [--chunks N]
 //        [--patience S]
 //
-// Closed loop (the default): each connection sends its next request when it has the answer to the last, for S seconds or
-// `each` requests. `ramp` spreads the beginnings of the connections evenly. Open loop (`rate`): so many requests a second
-// whatever the answers do, on at most `connections` connections; their time counts from when they were due. `chunks`:
-// an answer with status 200 is right only if it is a stream of so many stamped chunks, ended by [DONE]. After the last
-// request has been sent, `patience` seconds are left for answers. FILE is the request with its head.
+// Closed loop (the default): each connection sends its next request when it has the answer to the last, for S seconds
+// or `each` requests. `ramp` spreads the starts of the connections evenly. Open loop (`rate`): this many requests a
+// second, whatever the answers do, on at most `connections` connections; latency counts from the time at which a
+// request was due. `chunks`: an answer with status 200 is correct only if it is a stream of this many stamped chunks,
+// ended by [DONE]. After the last request was sent, `patience` seconds are left for answers. FILE is the request with
+// its head.
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -32,11 +33,11 @@ struct Connection {
     enum ConnectionState state;
     int fd, num_started, num_chunks;
     size_t num_sent_bytes;
-    bool was_answered;  // something came over this connection already
+    bool was_answered;  // a request was answered on this connection before
     bool has_opened, has_first_chunk, is_done, has_error;
     int64_t due_ns;
     struct Answer answer;
-    struct Buffer line;  // of the stream, as far as it is there
+    struct Buffer line;  // the part received so far of the stream's current line
 };
 
 static struct {
@@ -70,7 +71,7 @@ static void close_connection(struct Connection *connection) {
     connection->state = CLOSED;
 }
 
-// A first answer has begun, or will never come: when all have, the ramp is over.
+// The connection's first answer has begun, or will never come. Once this holds for all connections, the ramp is over.
 static void note_opened(struct Connection *connection, int64_t now) {
     if (connection->has_opened) return;
     connection->has_opened = true;
@@ -93,7 +94,7 @@ static void go_on(struct Connection *connection, int64_t now, bool may_begin) {
 static void fail(struct Connection *connection, int64_t *count) {
     ++*count;
     close_connection(connection);
-    // Where nobody listens the next attempt would fail at once, and so on for ever.
+    // If nobody listens, do not start another request: each attempt would fail at once, forever.
     go_on(connection, now_ns(), count != &seen.failed_connect);
 }
 
@@ -101,7 +102,7 @@ static void send_rest(struct Connection *connection) {
     size_t left = plan.request.length - connection->num_sent_bytes;
     ssize_t sent = send(connection->fd, plan.request.bytes + connection->num_sent_bytes, left, MSG_NOSIGNAL);
     if (sent > 0) connection->num_sent_bytes += (size_t)sent;
-    // What is wrong with the connection shows when it is read.
+    // An error on the connection shows when it is read.
     bool is_whole = connection->num_sent_bytes == plan.request.length;
     watch(connection, EPOLL_CTL_MOD, EPOLLIN | (is_whole || (sent < 0 && errno != EAGAIN) ? 0 : EPOLLOUT));
 }
@@ -215,7 +216,7 @@ static void read_from(struct Connection *connection) {
     if (connection->state != WAITING) return close_connection(connection);
     bool is_untouched = connection->answer.state == IN_HEAD && connection->answer.line.length == 0;
     if (!is_untouched || !connection->was_answered) return fail(connection, &seen.failed_closed);
-    // An idle connection may be closed just when it is used again; every HTTP client tries once more then.
+    // An idle connection may be closed just when it is reused; every HTTP client then tries once more.
     close_connection(connection);
     open_connection(connection);
 }
@@ -294,7 +295,7 @@ static void print_results(void) {
            seen.opened_ns ? (double)(seen.opened_ns - started_ns) / NS_PER_S : 0.0, (long)seen.chunks,
            (double)seen.chunks_in_time / seconds, (long)seen.bytes);
     samples_print(&seen.ttft, 0, NEVER);
-    // `after` is everything once all streams are open; `steady` of that, until the first of them ends.
+    // `after` covers everything once all streams are open; `steady` is its part until the first stream ends.
     int64_t steady_until = seen.first_end_ns > seen.all_opened_ns ? seen.first_end_ns : seen.all_opened_ns;
     printf(",\"transit\":{\"ramp\":");
     samples_print(&seen.transit, 0, seen.all_opened_ns);
@@ -352,7 +353,7 @@ int main(int count, char **arguments) {
     connections = calloc((size_t)plan.num_connections, sizeof *connections);
     idle = calloc((size_t)plan.num_connections, sizeof *idle);
     if (!connections || !idle) die("calloc");
-    // The first is on top: connections are opened only when those that are open are all busy.
+    // The first connection is on top of the stack, so a new one is opened only when all open ones are busy.
     if (plan.rate > 0)
         for (num_idle = 0; num_idle < plan.num_connections; ++num_idle) idle[num_idle] = plan.num_connections - 1 - num_idle;
     run();

@@ -1,4 +1,4 @@
-// Measured times: all of them are kept, so that percentiles are exact and windows can be cut out afterwards.
+// Measured times. All are kept, so that percentiles are exact and time windows can be selected afterwards.
 #pragma once
 
 #include "common.h"
@@ -26,7 +26,7 @@ static inline int compare_times(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-// `{"count":..,"p50_ms":..,"p99_ms":..,"max_ms":..}` of the samples taken in [from, until).
+// Prints `{"count":..,"p50_ms":..,"p99_ms":..,"max_ms":..}` for the samples taken in [from, until).
 static inline void samples_print(const struct Samples *samples, int64_t from_ns, int64_t until_ns) {
     int64_t *values = malloc((samples->count + 1) * sizeof *values);
     if (!values) die("malloc");

@@ -2,10 +2,11 @@
 //
 //   upstream --port N [--dialect openai|tiergate] [--send-buffer BYTES]
 //
-// The request says how it is answered, by `[N chunks, M ms]` anywhere in its body. With "stream": true, N chunks leave,
-// the first at once and then one each M ms; with 0 ms, as fast as the sockets take them, one chunk a write, the streams
-// taking turns. Any other POST gets one whole answer of 370 bytes after M ms. The dialect `tiergate` adds what our own
-// workers tell: GET /load, GET /ready, the tokens of each event and the accounting (protocol/load.py, protocol/accounting.py).
+// The request says how it is answered, by `[N chunks, M ms]` anywhere in its body. With "stream": true, N chunks are
+// sent, the first at once and then one every M ms; with 0 ms, as fast as the sockets take them, one chunk per write,
+// with the streams taking turns. Any other POST gets one whole answer of 370 bytes after M ms. The dialect `tiergate`
+// adds the reports of our own workers: GET /load, GET /ready, the tokens of each event and the accounting
+// (protocol/load.py, protocol/accounting.py).
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,7 +24,7 @@
 #define MAX_UNSENT (4 << 20)
 #define WHOLE_BYTES 370
 #define WHOLE_TOKENS 16
-// A wheel of one slot a millisecond, longer than any pause between two chunks.
+// A timer wheel with one slot per millisecond, longer than any pause between two chunks.
 #define NUM_SLOTS 16384
 
 struct Links {
@@ -31,7 +32,7 @@ struct Links {
 };
 
 struct Connection {
-    struct Links links;  // first, so that a link is its connection; in a slot of the wheel, among the eager, or nowhere
+    struct Links links;  // first, so that a link casts to its connection; in a wheel slot, in `eager`, or unlinked
     int fd;
     bool is_busy, is_streaming, wants_usage, is_watching_writes;
     int num_chunks, num_sent, pause_ms;
@@ -113,7 +114,7 @@ static void stamp_chunk(int64_t now) {
         *digit = (char)('0' + now % 10);
 }
 
-// What ends a stream, as one HTTP chunk and the last one.
+// The events that end a stream, as one HTTP chunk, followed by the last, empty one.
 static size_t stream_end(char *to, size_t size, const struct Connection *connection) {
     char events[2048], figures[256];
     int tokens = connection->num_chunks, length = snprintf(events, sizeof events,
@@ -147,7 +148,8 @@ static void link_last(struct Links *list, struct Links *links) {
 }
 
 static void wake_at(struct Connection *connection, int64_t due_ms) {
-    // Who is late catches up, one chunk a millisecond; a slot that was worked off already would wait a whole turn.
+    // A late connection catches up with one chunk a millisecond. In a slot already processed it would wait for a full
+    // turn of the wheel.
     connection->due_ms = due_ms;
     int64_t slot = due_ms > wheel_ms ? due_ms : wheel_ms + 1;
     link_last(&wheel[slot % NUM_SLOTS], &connection->links);
@@ -169,7 +171,7 @@ static void close_connection(struct Connection *connection) {
     free(connection);
 }
 
-// False: the connection is gone.
+// Returns false if the connection is gone.
 static bool put(struct Connection *connection, const char *bytes, size_t length) {
     if (connection->unsent.length == 0) {
         ssize_t sent = send(connection->fd, bytes, length, MSG_NOSIGNAL);
@@ -183,7 +185,8 @@ static bool put(struct Connection *connection, const char *bytes, size_t length)
     return true;
 }
 
-// The next chunk, with the head before the first and the end after the last. False: the connection is gone.
+// Sends the next chunk, with the head before the first and the end after the last. Returns false if the connection is
+// gone.
 static bool put_chunk(struct Connection *connection) {
     char bytes[8192];
     size_t length = 0;
@@ -225,7 +228,7 @@ static void turn_wheel(int64_t until_ms) {
 
 static void serve_eager(void) {
     if (eager.next == &eager) return;
-    // A list of its own: who goes on joins the next turn.
+    // Moved to a separate list, so that connections with more chunks join the next turn.
     struct Links turn = {eager.previous, eager.next};
     turn.previous->next = turn.next->previous = &turn;
     eager = (struct Links){&eager, &eager};
@@ -233,7 +236,7 @@ static void serve_eager(void) {
         struct Connection *connection = (struct Connection *)turn.next;
         link_last(&eager, &connection->links);
         if (!put_chunk(connection)) continue;
-        // Until the socket takes more.
+        // Left out until the socket takes more.
         if (connection->unsent.length > 0) unlink_from_list(&connection->links);
         if (!connection->is_busy) serve_requests(connection);
     }
@@ -279,7 +282,7 @@ struct Request {
     size_t body_length;
 };
 
-// The first request of `unread`, taken out of it into memory of its own (`head`); false while it is not whole.
+// Takes the first request out of `unread` into newly allocated memory (`head`). Returns false while it is incomplete.
 static bool take_request(struct Buffer *unread, struct Request *request) {
     const char *end = unread->length ? memmem(unread->bytes, unread->length, "\r\n\r\n", 4) : NULL;
     if (!end) return false;
@@ -287,7 +290,7 @@ static bool take_request(struct Buffer *unread, struct Request *request) {
     char *head = strndup(unread->bytes, head_length);
     if (!head) die("strndup");
     const char *field = strcasestr(head, "\r\ncontent-length:");
-    // aiohttp and our load always tell the length; whoever does not would hang here without a word.
+    // aiohttp and our load generator always send a length. Without one, the request would hang here silently.
     if (!field && strcasestr(head, "\r\ntransfer-encoding:")) die("a request without Content-Length");
     size_t body_length = field ? strtoul(field + strlen("\r\ncontent-length:"), NULL, 10) : 0;
     bool is_whole = unread->length >= head_length + body_length;
@@ -304,7 +307,7 @@ static bool take_request(struct Buffer *unread, struct Request *request) {
     return is_whole;
 }
 
-// Whatever has arrived whole while nothing is being answered. False: the connection is gone.
+// Serves the complete requests that have arrived while none is being answered. Returns false if the connection is gone.
 static bool serve_requests(struct Connection *connection) {
     struct Request request;
     while (!connection->is_busy && take_request(&connection->unread, &request)) {
@@ -387,7 +390,7 @@ int main(int count, char **arguments) {
             else if (events[i].events & EPOLLOUT) write_to(connection);
             else read_from(connection);
         }
-        // After the events: these may close connections, which the events still point to.
+        // After the events, because these calls may close connections that events still point to.
         turn_wheel(now_ns() / NS_PER_MS);
         serve_eager();
     }

@@ -1,1 +1,1 @@
-"""An invoice as a page that prints well, as a PDF and as CSV: the same figures, exact to the nano-dollar."""
+"""An invoice as a printable HTML page, a PDF and CSV: the same figures, exact to the nano-dollar."""

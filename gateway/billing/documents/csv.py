@@ -11,7 +11,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(invoice: Invoice) -> str:
-    """The lines, then tax, total, credit and amount due as rows of their own; amounts in nano-dollars."""
+    """The lines, then subtotal, tax, total, credit and amount due as separate rows; amounts in nano-dollars."""
     target = StringIO()
     writer = csv.writer(target)
     writer.writerow(("invoice", *COLUMNS))
@@ -25,5 +25,5 @@ def as_csv(invoice: Invoice) -> str:
 
 
 def cell(value: object) -> object:
-    """A spreadsheet must not take a name for a formula."""
+    """The value, escaped if a spreadsheet would take it for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,4 +1,4 @@
-"""What a document shows of an invoice, in words."""
+"""The figures of an invoice as the texts that its documents show."""
 
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -20,7 +20,7 @@ def day(moment: datetime, invoice: Invoice) -> str:
 
 
 def period(invoice: Invoice) -> str:
-    """First and last day. A period that begins or ends within a day says the time."""
+    """First and last day; with times if the period does not begin and end at midnight."""
     zone = ZoneInfo(invoice.time_zone)
     start, end = invoice.period_start.astimezone(zone), invoice.period_end.astimezone(zone)
     if (start.hour, start.minute, end.hour, end.minute) == (0, 0, 0, 0):
@@ -29,7 +29,7 @@ def period(invoice: Invoice) -> str:
 
 
 def unit_price(line: InvoiceLine) -> str:
-    """Of a million tokens; of what differs from request to request: none."""
+    """Price of a million tokens; empty for a line whose price varies between requests."""
     if line.kind == "credit" or line.kind in _PER_REQUEST or not line.unit_price_nanousd:
         return ""
     return dollars(line.unit_price_nanousd * _MILLION)

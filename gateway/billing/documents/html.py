@@ -8,7 +8,7 @@ from gateway.domain.money import dollars
 
 
 def as_html(invoice: Invoice) -> str:
-    """One page without scripts or anything from elsewhere; long tables repeat their head on each sheet of paper."""
+    """A self-contained page without scripts; long tables repeat their header on each printed sheet."""
     return _environment().get_template("invoice.html").render(invoice=invoice, figures=figures, dollars=dollars)
 
 

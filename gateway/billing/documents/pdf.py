@@ -1,6 +1,6 @@
-"""The same page as HTML's, by ReportLab: pure Python, without a browser or system libraries.
+"""The same page as the HTML one, rendered by ReportLab: pure Python, without a browser or system libraries.
 
-Its built-in fonts know Western European letters; a TrueType font of the operator's draws whatever that has.
+ReportLab's built-in fonts cover Western European letters; the operator may configure a TrueType font for others.
 """
 
 from io import BytesIO
@@ -18,8 +18,8 @@ _WIDTHS_MM = (60, 16, 18, 22, 30, 32)
 
 
 def as_pdf(invoice: Invoice, *, font: Path | None = None) -> bytes:
-    """The same bytes for the same invoice."""
-    # Here and not above: a gateway that never prints an invoice does not load it.
+    """The PDF; always the same bytes for the same invoice."""
+    # Imported here, so that a gateway that never prints an invoice does not load it.
     from reportlab.lib.pagesizes import A4
     from reportlab.lib.units import mm
     from reportlab.platypus import Paragraph, SimpleDocTemplate, Spacer
@@ -60,7 +60,7 @@ def as_pdf(invoice: Invoice, *, font: Path | None = None) -> bytes:
 
 
 class _Drawable:
-    """Texts as a paragraph's markup; what the font lacks becomes a question mark instead of nothing."""
+    """Escapes text as paragraph markup. A character that the font lacks becomes a question mark, not nothing."""
 
     def __init__(self, *, is_any: bool) -> None:
         self._is_any = is_any
@@ -100,7 +100,7 @@ def _lines(invoice: Invoice, known: _Drawable, style: Any, right: Any, font: str
         rows.append([Paragraph(known.text(text), style if column < 2 else right) for column, text in enumerate(cells)])
     if not invoice.lines:
         rows.append([Paragraph("No usage in this period.", style), "", "", "", "", ""])
-    # The head stands on every page again.
+    # The header row repeats on every page.
     return Table(rows, colWidths=[width * mm for width in _WIDTHS_MM], repeatRows=1, style=_rules(font))
 
 

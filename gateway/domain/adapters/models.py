@@ -34,7 +34,7 @@ class Adapter(Base):
 
 
 class AdapterVariant(Base):
-    """The adapter's name at the workers of one base model, which for the store's own is `sha256:<digest>`."""
+    """An adapter for one base model. `worker_name` is its name there: `sha256:<digest>` if its files are in the store."""
 
     __tablename__ = "adapter_variants"
     __table_args__ = (Index("ix_adapter_variants_digest", "digest"),)
@@ -43,18 +43,18 @@ class AdapterVariant(Base):
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), primary_key=True)
     worker_name: Mapped[str] = mapped_column(String(200))
     digest: Mapped[str | None] = mapped_column(ForeignKey("adapter_artifacts.digest"))
-    """None: workers have it from somewhere else, and nothing of it is known here."""
+    """None: workers have the adapter from elsewhere, and nothing about its files is known here."""
     version: Mapped[int] = mapped_column(server_default="1")
-    """Counts the replacements."""
+    """Grows by one with each replacement."""
     status: Mapped[str] = mapped_column(String(16), server_default="ready")
-    """pending: no worker told yet what an adapter has to fit. refused: it does not fit, as `reason` tells."""
+    """pending: no worker has reported yet what an adapter has to fit. refused: it does not fit, for `reason`."""
     reason: Mapped[str | None] = mapped_column(String(600))
     changed_at: Mapped[datetime | None]
     artifact: Mapped["Artifact | None"] = relationship(lazy="raise", viewonly=True)
 
 
 class Artifact(Base):
-    """An adapter's files in the store, under a digest; several variants may be of one content."""
+    """An adapter's files in the store, under their digest; several variants may share them."""
 
     __tablename__ = "adapter_artifacts"
 
@@ -66,6 +66,6 @@ class Artifact(Base):
     """Projection -> (out, in)."""
     created_at: Mapped[datetime]
     unused_at: Mapped[datetime | None]
-    """Since when no variant is of it: its files stay for requests that are under way."""
+    """Since when no variant uses the files; they stay for a while for requests under way."""
     is_leaving: Mapped[bool] = mapped_column(server_default=false())
-    """Its files are being removed."""
+    """The files are being removed."""

@@ -1,4 +1,4 @@
-"""From files that come to an adapter that is served: checked, stored and registered, in this order, or nothing."""
+"""Publishing an uploaded adapter: its files are checked, stored and registered, in this order, or nothing is."""
 
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ PENDING = "no worker of its base model has registered yet, so that nobody knows 
 
 
 class Upload(Protocol):
-    """Files on their way, in this order."""
+    """Files being uploaded, in the order of these methods."""
 
     async def config(self) -> bytes: ...
     def weights(self) -> AsyncIterator[bytes]: ...
     async def finish(self) -> None:
-        """Nothing is missing. Raises InvalidRequest."""
+        """Check that nothing is missing. Raises InvalidRequest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class NewAdapter:
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """Of an adapter that is there: its first for this base model, or one that takes the place of the last.
+    """A version of an existing adapter: its first for this base model, or a replacement of the current one.
 
-    seen_version: what stood there when it was decided, 0 for nothing; None: whatever stands there.
+    seen_version: the version that the caller decided to replace, 0 for none; None: whichever is current.
     """
 
     adapter_id: UUID
@@ -151,7 +151,7 @@ async def publish(
     base: AdapterBase | None,
     now: datetime,
 ) -> Adapter:
-    """`base`: what workers of the model told. What has no right name or owner is refused before it is read."""
+    """`base`: what the model's workers reported. A wrong name or owner is refused before the upload is read."""
     async with sessions() as session:
         await place.check(session, principal)
     async with store.staging(await upload.config(), upload.weights()) as staged:
@@ -180,7 +180,7 @@ def _status(layout: Layout, base: AdapterBase | None, model_id: str) -> VariantS
 
 
 async def _claim(sessions: Sessions, staged: Staged, now: datetime) -> None:
-    """From here on the store's files are known, so that they are found again, whatever happens before the end."""
+    """Record the artifact before its files are stored, so that upkeep finds them, whatever happens before the end."""
     async with sessions.begin() as session:
         await take_lock(session, "names")
         artifact = await session.get(Artifact, staged.digest)

@@ -23,7 +23,7 @@ from protocol.ids import new_id
 
 
 def adapters_visible_to(tenant_id: UUID | None) -> Select[Adapter]:
-    """A tenant's own and the public ones; None: all. Variants and their artifacts come along."""
+    """A tenant's own adapters and the public ones; None: all. Variants and their artifacts are loaded with them."""
     query = select(Adapter).options(selectinload(Adapter.variants).selectinload(AdapterVariant.artifact))
     if tenant_id is None:
         return query
@@ -73,7 +73,7 @@ async def create_adapter(
 
 
 async def delete_adapter(sessions: Sessions, principal: Principal, adapter_id: UUID, *, now: datetime) -> None:
-    """Requests that are under way end with it; its files stay for them for a while."""
+    """Requests under way still finish with the adapter; its files stay for them for a while."""
     async with sessions.begin() as session:
         await take_lock(session, "names")
         adapter = await require_adapter(session, principal, adapter_id)
@@ -92,7 +92,7 @@ async def delete_adapter(sessions: Sessions, principal: Principal, adapter_id: U
 
 
 def adapter_shown(adapter: Adapter) -> dict[str, Any]:
-    """For the audit log, with its variants by their base models."""
+    """The adapter as the audit log shows it, with its variants by base model."""
     return shown(adapter) | {"variants": {variant.model_id: shown(variant) for variant in adapter.variants}}
 
 
@@ -105,7 +105,7 @@ async def read_adapter(sessions: Sessions, adapter_id: UUID) -> Adapter:
 
 
 async def require_adapter(session: AsyncSession, principal: Principal, adapter_id: UUID) -> Adapter:
-    """One that the principal may administer. Raises NotFound."""
+    """An adapter that the principal may administer. Raises NotFound."""
     adapter = await session.scalar(adapters_visible_to(None).where(Adapter.id == adapter_id))
     if adapter is None:
         raise NotFound("there is no such adapter")
@@ -114,7 +114,7 @@ async def require_adapter(session: AsyncSession, principal: Principal, adapter_i
 
 
 def owner_of(principal: Principal, tenant_id: UUID | None) -> UUID | None:
-    """Whose a new adapter is: a tenant's administrator makes its own alone. Raises NotFound."""
+    """The owner of a new adapter. A tenant's administrator may make adapters only for the tenant. Raises NotFound."""
     tenant_id = tenant_id if principal.is_platform_admin else tenant_id or principal.tenant_id
     principal.require_tenant(tenant_id)
     return tenant_id
@@ -123,7 +123,7 @@ def owner_of(principal: Principal, tenant_id: UUID | None) -> UUID | None:
 async def check_free(
     session: AsyncSession, name: str, *, tenant_id: UUID | None, served_names: Collection[str]
 ) -> None:
-    """The name is free and the owner may have one more. `names` must be locked for this to hold until the end."""
+    """Check that the name is free and the owner may have one more adapter. `names` must be locked for this to last."""
     await check_adapter_name(session, name, tenant_id=tenant_id, served_names=served_names)
     if tenant_id is not None:
         await _check_quota(session, tenant_id)
@@ -135,7 +135,7 @@ async def check_model(session: AsyncSession, model_id: str, *, param: str) -> No
 
 
 async def _declared(session: AsyncSession, adapter_id: UUID, model_id: str, worker_name: str) -> AdapterVariant:
-    """One that workers have by themselves or, by its digest, one that the store has already."""
+    """A variant that workers have from elsewhere or, if its name is a digest, one whose files the store has already."""
     variant = AdapterVariant(adapter_id=adapter_id, model_id=model_id, worker_name=worker_name)
     digest = digest_of(worker_name)
     if digest is not None:
@@ -148,7 +148,7 @@ async def _declared(session: AsyncSession, adapter_id: UUID, model_id: str, work
 
 
 async def _check_worker_names(session: AsyncSession, tenant_id: UUID, variants: Mapping[str, str]) -> None:
-    """A tenant may give names of its own only to what it sees already: the rest at the workers may be another's."""
+    """A tenant may declare only worker adapters that it sees already: the others may belong to another tenant."""
     own = select(AdapterVariant.model_id, AdapterVariant.worker_name).where(
         AdapterVariant.adapter_id.in_(
             select(Adapter.id).where(or_(Adapter.tenant_id == tenant_id, Adapter.tenant_id.is_(None)))

@@ -1,4 +1,4 @@
-"""What follows by itself: pending variants are settled once a worker told its shapes, and unused files go."""
+"""Background upkeep: pending variants are settled once a worker has reported its shapes; unused files are removed."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ _USED = select(AdapterVariant.digest).where(AdapterVariant.digest.is_not(None))
 
 
 async def settle_pending(sessions: Sessions, bases: Mapping[str, AdapterBase], *, now: datetime) -> int:
-    """`bases`: by model id. How many variants are not pending any more."""
+    """Returns how many variants are no longer pending. `bases`: by model id."""
     pending = (
         select(AdapterVariant)
         .where(AdapterVariant.status == "pending", AdapterVariant.model_id.in_(bases))
@@ -41,9 +41,9 @@ async def settle_pending(sessions: Sessions, bases: Mapping[str, AdapterBase], *
 async def remove_unused(
     sessions: Sessions, store: ArtifactStore, *, now: datetime, kept_for: timedelta = KEPT_UNUSED
 ) -> int:
-    """Raises Unavailable while the store is away; the next round goes on. How many artifacts went."""
+    """Returns how many artifacts were removed. Raises Unavailable while the store is away; the next call goes on."""
     async with sessions.begin() as session:
-        # Uploads take the same lock before they use an artifact that is there.
+        # Uploads take the same lock before they use an existing artifact.
         await take_lock(session, "names")
         is_used = Artifact.digest.in_(_USED)
         await session.execute(update(Artifact).where(Artifact.unused_at.is_(None), ~is_used).values(unused_at=now))
@@ -54,7 +54,7 @@ async def remove_unused(
 
 
 async def remove_now(sessions: Sessions, store: ArtifactStore, digests: Collection[str]) -> int:
-    """Of these, what no variant is of, whoever still computes with it. Otherwise as `remove_unused`."""
+    """As `remove_unused`, but at once, for those of `digests` that no variant uses, even if requests still do."""
     async with sessions.begin() as session:
         await take_lock(session, "names")
         is_free = Artifact.digest.in_(digests), Artifact.digest.not_in(_USED)

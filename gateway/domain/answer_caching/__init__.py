@@ -1,1 +1,1 @@
-"""Which answers a tenant wants to be given again (docs/caching.md)."""
+"""Answer caching: which answers a tenant wants to have reused (docs/caching.md)."""

@@ -9,18 +9,18 @@ from gateway.domain.versions import Versioned
 
 
 class CachePolicy(Versioned, Base):
-    """Of a tenant that chose to have answers kept."""
+    """The policy of a tenant that chose its own; without a row nothing is cached."""
 
     __tablename__ = "cache_policies"
 
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
     mode: Mapped[str] = mapped_column(String(16))
-    """`off`, `exact`: to the same request, `semantic`: also where the last message means the same."""
+    """`off`; `exact`: for the same request; `semantic`: also for a request whose last message means the same."""
     is_default: Mapped[bool]
-    """Requests use it unless they say no; false: those alone that ask for it."""
+    """True: requests use the cache unless they opt out; false: only requests that ask for it do."""
     ttl_s: Mapped[int]
     min_similarity: Mapped[float]
-    """The cosine of two messages that count as the same."""
+    """The least cosine similarity of two messages that count as the same."""
     takes_sampled: Mapped[bool]
-    """Also answers to requests without `temperature: 0`."""
+    """Also cache answers to requests without `temperature: 0`."""
     changed_at: Mapped[datetime]

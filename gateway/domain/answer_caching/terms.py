@@ -5,7 +5,7 @@ MAX_TTL_S = 7 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class CacheTerms:
-    """A policy as the catalog has it."""
+    """A policy as the catalog holds it."""
 
     mode: str = "off"
     is_default: bool = False

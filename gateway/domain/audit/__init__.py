@@ -1,1 +1,1 @@
-"""Who changed what: a row for every change through the admin plane, in the same transaction."""
+"""The audit log, who changed what: a row for every change through the admin plane, in the same transaction."""

@@ -1,10 +1,10 @@
-"""What binds audit rows together: each has a SHA-256 over itself and the row before; the pepper seals the last one.
+"""The audit log's hash chain: each row has a SHA-256 over itself and the row before; the pepper seals the last one.
 
-Without the pepper nobody can make a seal, so that neither a chain that was calculated anew nor one that was cut passes.
+Without the pepper nobody can make a seal, so neither a recalculated chain nor a truncated one passes.
 
-A row's hash covers its frame and, in place of its contents, which may be personal, a salted hash of them: contents and
-salt can be erased, and the chain still holds. Rows from before that (`contents_hash` None) were hashed with their
-contents; where those are erased, the hash stands as the erasure's own row vouches for it (`trace`).
+A row's hash covers its frame and a salted hash of its contents, not the contents themselves, which may be personal: so
+contents and salt can be erased and the chain still holds. Older rows (`contents_hash` None) were hashed with their
+contents; if those are erased, the erasure's own row vouches for the hash (`trace`).
 """
 
 import hashlib
@@ -17,15 +17,15 @@ from uuid import UUID
 from gateway.peppers import Peppers
 
 GENESIS = bytes(32)
-"""What stands in for the hash before the first row."""
+"""Takes the place of the previous hash for the first row."""
 
 
 _PERSON = 2
-"""Fields of `Contents`, the last."""
+"""How many fields of `Contents`, the last ones, describe the person."""
 
 
 class Frame(NamedTuple):
-    """What stays of a row for ever."""
+    """The part of a row that is never erased."""
 
     position: int
     id: UUID
@@ -36,7 +36,7 @@ class Frame(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What can be erased. `detail`, `before` and `after` are JSON as the database holds it, to the letter."""
+    """The part of a row that can be erased. `detail`, `before` and `after` are JSON exactly as the database holds it."""
 
     object_id: str
     request_id: str | None
@@ -49,31 +49,32 @@ class Contents(NamedTuple):
 
     @property
     def told(self) -> tuple[str | None, ...]:
-        """A person only where there is one, so that rows from before there were people keep their hashes."""
+        """The values that are hashed: without the person if there is none, so that rows older than these fields keep
+        their hashes."""
         return tuple(self) if self[-_PERSON:] != (None,) * _PERSON else self[:-_PERSON]
 
 
 BLANK = Contents("", None, None, "{}", None, None)
-"""What stands in place of erased contents."""
+"""Takes the place of erased contents."""
 
 
 def link(previous: bytes, frame: Frame, contents_hash: bytes) -> bytes:
-    """The hash of a row after the one whose hash is `previous`; `at` in UTC."""
+    """The hash of the row after the one with the hash `previous`; `frame.at` must be in UTC."""
     return _digest(previous, (*frame, contents_hash.hex()))
 
 
 def link_old(previous: bytes, frame: Frame, contents: Contents) -> bytes:
-    """The same of a row from before contents had a hash of their own."""
+    """As `link`, for a row from before contents had a hash of their own."""
     return _digest(previous, (*frame, *contents.told))
 
 
 def hash_contents(salt: bytes, contents: Contents) -> bytes:
-    """The salt, gone with the contents, keeps anybody from guessing them by their hash."""
+    """The salt is erased with the contents, so that nobody can check guesses at them against the hash."""
     return _digest(salt, contents.told)
 
 
 def trace(frame: Frame, contents_hash: bytes | None, row_hash: bytes) -> str:
-    """What an erasure names an erased row by, so that nothing that is left of it can be altered afterwards."""
+    """The digest by which an erasure names an erased row, so that the rest of the row cannot be altered afterwards."""
     return _digest(row_hash, (*frame, contents_hash and contents_hash.hex())).hex()
 
 
@@ -86,7 +87,7 @@ def is_sealed(seal: bytes | None, num_rows: int, last: bytes, *, peppers: Pepper
 
 
 def sealed_with(seal: bytes | None, num_rows: int, last: bytes, *, peppers: Peppers) -> str | None:
-    """The pepper; None: none of these."""
+    """The pepper that made the seal; None: none of `peppers` did."""
     if seal is None or num_rows < 0:
         return None
     seals = ((pepper, seal_of(num_rows, last, pepper=pepper)) for pepper in peppers.all)

@@ -1,4 +1,4 @@
-"""Erasing what audit rows contain, so that the chain still holds: a row of its own names those that were erased."""
+"""Erases the contents of audit rows so that the chain still holds: a new row names those that were erased."""
 
 from datetime import datetime
 from uuid import UUID
@@ -11,15 +11,15 @@ from gateway.domain.audit.models import AuditEntry
 from gateway.domain.audit.writing import ERASE_ACTION, Json, NewEntry, append
 
 ROWS_A_TIME = 500
-"""Named by one row, in one transaction."""
+"""How many erased rows one new row names, in one transaction."""
 
 
 async def erase_contents(
     sessions: Sessions, *which: ColumnElement[bool], tenant_id: UUID | None, why: Json, now: datetime
 ) -> int:
-    """Of how many rows. Rows that tell of erasures stay: they contain nothing but positions and hashes.
+    """Returns how many rows were erased. Rows that record erasures stay: they contain only `why`, positions and hashes.
 
-    why: stands in those rows; nothing personal.
+    why: must hold nothing personal, because it stays in those rows.
     """
     num_erased = 0
     frame = [getattr(AuditEntry, name) for name in Frame._fields]

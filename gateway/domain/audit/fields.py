@@ -1,4 +1,4 @@
-"""What an audit row shows of an object."""
+"""How an audit row shows an object."""
 
 import hashlib
 import json
@@ -12,11 +12,11 @@ from sqlalchemy import LargeBinary
 from gateway.database import Base
 
 MAX_CHARS = 4000
-"""Of a field; a longer one is shown by its digest, which tells that it changed."""
+"""Limit per field. A longer value is shown as its digest, from which a change can be seen."""
 
 
 def shown(row: Base) -> dict[str, Any]:
-    """The columns, for JSON, but the version. Bytes are left out: they are hashes of secrets and sealed ones."""
+    """The columns as JSON values, without the version. Bytes are left out: they are hashed or sealed secrets."""
     version = row.__mapper__.version_id_col
     columns = [
         column for column in row.__table__.columns if column is not version and not isinstance(column.type, LargeBinary)
@@ -25,7 +25,7 @@ def shown(row: Base) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields that differ."""
+    """The fields that differ, before and after."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: before.get(name) for name in names}, {name: after.get(name) for name in names}
 

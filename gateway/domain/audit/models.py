@@ -1,4 +1,4 @@
-"""Who changed what: a row for every change through the admin plane, in its transaction, chained to the row before."""
+"""The audit log's tables: a row for every change, written in its transaction and chained to the row before."""
 
 from datetime import datetime
 from typing import Any
@@ -17,33 +17,33 @@ class AuditEntry(Base):
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     position: Mapped[int] = mapped_column(BigInteger, unique=True)
-    """1, 2, 3, ... in the order of the commits."""
+    """1, 2, 3, ... in commit order."""
     at: Mapped[datetime] = mapped_column(index=True)
     actor_key_id: Mapped[UUID | None]
     actor_subject: Mapped[str | None] = mapped_column(String(255), index=True)
-    """The person, as the identity provider calls him, in place of a key."""
+    """The person's subject at the identity provider, if a person acted instead of a key."""
     actor_email: Mapped[str | None] = mapped_column(String(320), index=True)
-    """At that time."""
+    """The person's email address at that time."""
     tenant_id: Mapped[UUID | None] = mapped_column(index=True)
     action: Mapped[str] = mapped_column(String(64), index=True)
     object_id: Mapped[str] = mapped_column(String(200), index=True)
     request_id: Mapped[str | None] = mapped_column(String(64))
     address: Mapped[str | None] = mapped_column(String(64))
-    """Where the request came from."""
+    """The network address that the request came from."""
     detail: Mapped[dict[str, Any]] = mapped_column(JSON)
     before: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """The object's fields, of a change those alone that it changed."""
+    """`before` and `after` hold the object's fields; for a change, only those that differ."""
     hash: Mapped[bytes] = mapped_column(LargeBinary(32))
     salt: Mapped[bytes | None] = mapped_column(LargeBinary(16))
     contents_hash: Mapped[bytes | None] = mapped_column(LargeBinary(32))
-    """Of object_id, request_id, address, detail, before and after under the salt; None: `hash` covers them itself."""
+    """Salted hash of the row's `chain.Contents`; None: `hash` covers the contents directly."""
     is_erased: Mapped[bool] = mapped_column(server_default=false(), default=False)
-    """They are blank and the salt is gone; a later row `audit.erase` names this one."""
+    """The contents are blank and the salt is gone; a later row `audit.erase` names this one."""
 
 
 class AuditHead(Base):
-    """The one row that says how long the chain is and what it ends in; `seal` vouches for both."""
+    """A single row with the length of the chain and its last hash; `seal` vouches for both."""
 
     __tablename__ = "audit_head"
 
@@ -51,4 +51,4 @@ class AuditHead(Base):
     num_rows: Mapped[int] = mapped_column(BigInteger)
     hash: Mapped[bytes] = mapped_column(LargeBinary(32))
     seal: Mapped[bytes | None] = mapped_column(LargeBinary(32))
-    """None: rows from before there were seals."""
+    """None: the rows are from before there were seals."""

@@ -28,15 +28,15 @@ async def record(
     before: Json | None = None,
     after: Base | Json | None = None,
 ) -> None:
-    """Add the audit row to the caller's transaction, as the last thing in it. `principal` None: the platform itself, at
-    its start. Raises Stale.
+    """Add the audit row to the caller's transaction, as its last step. `principal` None: the platform itself.
 
-    before: as `shown` tells a row before it was changed; after: the row itself, or the same of it.
+    before: what `shown` gave for the row before the change; after: the changed row, or what `shown` gives for it.
+    Raises Stale.
     """
     try:
         await session.flush()
     except StaleDataError:
-        # Another transaction changed it between our look and now.
+        # Another transaction has changed the row since we read it.
         raise Stale from None
     now_shown = shown(after) if isinstance(after, Base) else after
     if before is not None and now_shown is not None:
@@ -61,18 +61,18 @@ async def record(
 
 @dataclass(frozen=True)
 class EntryFilter:
-    """None: any."""
+    """None matches anything."""
 
     actor_key_id: UUID | None = None
     actor_person: str | None = None
-    """Subject or email, to the letter."""
+    """Subject or email address; the whole value must match."""
     action: str | None = None
-    """`invoice.finalize`, or `invoice` for all that begin with it and a dot."""
+    """`invoice.finalize`, or `invoice` for all actions that begin with `invoice.`."""
     object_id: str | None = None
     request_id: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    """Not included itself."""
+    """Exclusive."""
 
 
 ALL_ENTRIES = EntryFilter()

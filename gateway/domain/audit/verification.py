@@ -1,4 +1,4 @@
-"""Whether the audit log is what was written: every row, in order, none missing, and nothing behind the last."""
+"""Checks that the audit log is as it was written: every row, in order, none missing, and nothing after the last."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -51,7 +51,7 @@ _END = select(
 
 
 class BrokenChain(Exception):
-    """`position` and `entry_id`: of the first row that is not as it was written, where a row is there."""
+    """`position` and `entry_id` name the first row that is not as it was written, if such a row exists."""
 
     def __init__(self, reason: str, *, position: int | None = None, entry_id: UUID | None = None) -> None:
         super().__init__(reason)
@@ -61,13 +61,15 @@ class BrokenChain(Exception):
 
 @dataclass(frozen=True)
 class Anchor:
-    """What the log ended in at some time. Kept elsewhere, it proves that the log of later still begins with that; and
-    whoever gives it vouches for the rows until there, sealed or not."""
+    """The end of the log at some time. Kept elsewhere, it proves that the later log still begins with the same rows.
+
+    A person who passes an anchor to `verify` vouches for the rows up to it, sealed or not.
+    """
 
     num_rows: int
     hash: bytes
     num_erased: int = field(default=0, compare=False)
-    """Rows whose contents were erased, each by a row that names it."""
+    """How many rows had their contents erased, each named by a later row."""
 
 
 async def verify(
@@ -77,7 +79,7 @@ async def verify(
     since: Anchor | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Anchor:
-    """What it ends in. Rows may be written meanwhile. Raises BrokenChain."""
+    """Returns the end of the log. Rows may be written meanwhile. Raises BrokenChain."""
     num_rows, last = 0, GENESIS
     erasures = _Erasures()
     began_at: datetime | None = None
@@ -90,7 +92,7 @@ async def verify(
                 num_rows += 1
                 if num_rows % _CHUNK == 0:
                     on_progress(num_rows)
-            # One statement, so that the head and the rows are of one moment.
+            # One statement, so that the head and the rows are read at the same moment.
             end = (await session.execute(_END)).one()
             if end.num_rows is None or min(end.num_rows, end.max_position or 0) <= num_rows:
                 break
@@ -105,7 +107,7 @@ async def verify(
 
 
 class _Erasures:
-    """Erased rows, and the later ones that name them: whoever only makes a row look erased has none."""
+    """Erased rows and the later rows that name them. A row that was only made to look erased has no later row."""
 
     def __init__(self) -> None:
         self.num_rows = 0
@@ -140,7 +142,7 @@ async def _rows(session: AsyncSession, *, after: int) -> AsyncIterator[Any]:
 
 
 def _checked(row: Row[Any], position: int, last: bytes, since: Anchor | None) -> bytes:
-    """The row's hash."""
+    """Returns the row's hash. Raises BrokenChain."""
     place: dict[str, Any] = {"position": row.position, "entry_id": row.id}
     if row.position > position:
         raise BrokenChain(f"row {position} is missing: row {row.position} comes in its place", **place)
@@ -162,7 +164,7 @@ def _is_linked(row: Row[Any], last: bytes) -> bool:
     if row.is_erased and (contents != BLANK or row.salt is not None):
         return False
     if row.contents_hash is None:
-        # Of an erased row of old only `_Erasures` can tell whether it is what it was.
+        # For an old erased row, only `_Erasures` can tell whether it was altered.
         return bool(row.is_erased or (row.salt is None and link_old(last, frame, contents) == row.hash))
     if not row.is_erased and (row.salt is None or hash_contents(row.salt, contents) != row.contents_hash):
         return False

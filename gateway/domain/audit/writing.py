@@ -1,4 +1,4 @@
-"""Rows come into the chain one after another, whichever gateway writes them."""
+"""Appends rows to the chain, one after another across all gateways."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from gateway.peppers import Peppers
 from protocol.ids import new_id
 
 SEAL_ACTION = "audit.seal"
-"""The chain went on over an end that no seal vouched for."""
+"""The chain was continued from an end that no seal vouched for."""
 ERASE_ACTION = "audit.erase"
 """The contents of the rows that `detail.rows` names were erased."""
 _HEAD = 1
@@ -30,7 +30,7 @@ Json = Mapping[str, Any]
 class NewEntry:
     at: datetime
     actor_key_id: UUID | None
-    """None beside no person: the platform itself."""
+    """None, and no person either: the platform itself."""
     tenant_id: UUID | None
     action: str
     object_id: str
@@ -44,8 +44,7 @@ class NewEntry:
 
 
 async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
-    """Chain the rows to those that are there. All other transactions that do wait until this one has ended, so it
-    should end now."""
+    """Append rows to the chain. Other transactions that append wait until this one ends, so it should end at once."""
     peppers: Peppers = session.info.get("peppers", NO_PEPPER)
     num_rows, last, found = await _take_end(session, peppers)
     if found is not None:
@@ -64,16 +63,17 @@ async def append(session: AsyncSession, entries: Sequence[NewEntry]) -> None:
 
 
 async def _take_end(session: AsyncSession, peppers: Peppers) -> tuple[int, bytes, str | None]:
-    """How many rows there are, the hash of the last one and, where no seal vouches for both, what was found instead.
+    """The number of rows, the hash of the last one and, if no seal vouches for both, what was found instead.
 
-    Writing the head locks it until the transaction ends, so that rows come one after another.
+    Writing the head locks it until the transaction ends, so that rows are appended one after another.
     """
     lock = update(AuditHead).where(AuditHead.id == _HEAD).values(id=_HEAD)
     locked = lock.returning(AuditHead.num_rows, AuditHead.hash, AuditHead.seal)
     head = (await session.execute(locked.execution_options(synchronize_session=False))).one_or_none()
     newest = select(AuditEntry.position, AuditEntry.hash).order_by(AuditEntry.position.desc()).limit(1)
     end = (await session.execute(newest)).one_or_none()
-    # A change must not fail because somebody meddled with the log: it goes on from the rows, and says so for good.
+    # A change must not fail because somebody meddled with the log: the chain goes on from the existing rows, and its
+    # next row records that for good.
     num_rows, last = (0, GENESIS) if end is None else (max(0, end.position), end.hash)
     if head is None:
         await session.execute(insert(AuditHead).values(id=_HEAD, num_rows=num_rows, hash=last))
@@ -109,7 +109,7 @@ def _row(entry: NewEntry, position: int) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def _as_stored(contents: dict[str, Any]) -> Contents:
-    """As SQLAlchemy's JSON columns write it, and JSON columns of both databases keep it."""
+    """The contents as SQLAlchemy's JSON columns write them and both databases' JSON columns keep them."""
     return Contents(
         **{name: json.dumps(value) if isinstance(value, dict) else value for name, value in contents.items()}
     )

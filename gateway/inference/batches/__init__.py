@@ -1,1 +1,1 @@
-"""Batches at the data plane: their routes, and a line's way, which is that of any request."""
+"""Batches in the data plane: their routes, and running a line, which takes the path of any other request."""

@@ -1,7 +1,7 @@
-"""A line of a batch, as the request that it is: measured, admitted, routed, sent, settled like one that came by itself.
+"""A batch line runs like any other request: it is measured, admitted, routed, sent and settled.
 
-Only its usage event takes another way: it waits for the line's result to be durable. What came to no result is not
-billed, so that a line that is run again after a crash is billed once.
+Only its usage event differs: it is held until the line's result is durable. A line without a result is not billed, so
+a line that is run again after a crash is billed once.
 """
 
 import asyncio
@@ -35,22 +35,22 @@ from router.replicas import is_sane
 
 PRIORITY = 3
 IDLE_SHARE, LIVE_SHARE = 0.5, 1 / 64
-"""Of a replica's slots: with more of them busy, batches wait. The second where this process had live requests there
-within LIVE_S: what runs already when one comes is what its first token waits for."""
+"""Shares of a replica's slots; batches wait while more slots are busy. LIVE_SHARE applies where this process had live
+requests in the pool within LIVE_S, because the first token of a live request waits for everything already running."""
 LIVE_S = 5.0
 AT_A_FOREIGN_MEMBER = 4
-"""At a server that does not tell its load."""
+"""How many requests a server takes if it does not report its load."""
 SUSPENDED_PAUSE_S = 30.0
 FAILED_PAUSE_S = 2.0
 
 
 class LinesHere:
-    """The batches' `LineRunner`: lines go through this very process."""
+    """The `LineRunner` that runs batch lines in this process."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._live_at_s: dict[str, float] = {}
-        """By pool: when one of its members had a request that was none of ours."""
+        """By pool: when one of its members last had a request that was not a batch line."""
         self._looked_at_s: dict[str, float] = {}
 
     def has_room(self, model: str, *, num_own: int) -> bool:
@@ -63,7 +63,7 @@ class LinesHere:
         return any(self._room(pool, num_own) > num_own for pool in pools)
 
     def _room(self, pool: Pool, num_own: int) -> float:
-        """How many requests of batches the pool takes now, beside the others that are there."""
+        """How many batch requests the pool takes now, given the other requests there."""
         state = self._services.gates.states.get(pool.name)
         if state is not None and (state.is_saturated or state.is_shedding):
             return 0
@@ -81,7 +81,7 @@ class LinesHere:
 
     def _share(self, pool: Pool, num_own: int) -> float:
         now_s = time.monotonic()
-        # Nobody has looked for a while: who was there is not known.
+        # After a pause without looking it is unknown whether there were live requests, so assume that there were.
         is_blind = now_s - self._looked_at_s.get(pool.name, float("-inf")) > LIVE_S
         self._looked_at_s[pool.name] = now_s
         if is_blind or sum([each.member.in_flight.num_requests for each in pool.replicas.usable]) > num_own:
@@ -89,7 +89,7 @@ class LinesHere:
         return LIVE_SHARE if now_s - self._live_at_s[pool.name] < LIVE_S else IDLE_SHARE
 
     async def run(self, batch: Batch, key_prefix: str, line: int, request: BatchLine) -> Outcome:
-        """Raises Later and KeyGone."""
+        """Run one line and return its outcome. Raises Later and KeyGone."""
         services, body, usage = self._services, bytes(request.body), _HeldUsage(self._services.outbox)
         operation: Operation[Any] = EMBEDDING if batch.endpoint == EMBEDDINGS_PATH else COMPLETION
         answer = _Answer()
@@ -143,7 +143,7 @@ class LinesHere:
 
 
 def batch_terms(tier: TierTerms) -> TierTerms:
-    """A batch comes after everybody, and leaves its own tenant half of what a minute allows."""
+    """A batch yields to all other requests, and leaves its own tenant half of the per-minute and concurrency limits."""
     return replace(
         tier,
         priority=PRIORITY,
@@ -156,7 +156,7 @@ def batch_terms(tier: TierTerms) -> TierTerms:
 
 
 def with_room(terms: TierTerms, tier: TierTerms, num_tokens: int) -> TierTerms:
-    """One request may be larger than half of a minute's tokens, as long as it fits into a minute."""
+    """A single request may exceed half of the tokens per minute, as long as it fits into the whole limit."""
     if terms.tokens_per_minute is None or tier.tokens_per_minute is None or num_tokens <= terms.tokens_per_minute:
         return terms
     return replace(terms, tokens_per_minute=min(num_tokens, tier.tokens_per_minute))
@@ -167,7 +167,7 @@ def _half(limit: int | None) -> int | None:
 
 
 def _outcome_of(error: Exception, batch: Batch, line: int, request: BatchLine, *, request_id: str) -> Outcome:
-    """The line's result. Raises Later where another try may do better."""
+    """The line's result. Raises Later if another try may succeed."""
     if isinstance(error, Forbidden) and error.code == "tenant_suspended":
         raise Later(SUSPENDED_PAUSE_S) from error
     if isinstance(error, Saturated | Unavailable) or (isinstance(error, LimitReached) and error.can_pass):
@@ -180,7 +180,7 @@ def _outcome_of(error: Exception, batch: Batch, line: int, request: BatchLine, *
 
 
 class _Answer:
-    """Takes what a client would be sent."""
+    """Collects the answer that a client would be sent."""
 
     body = b""
 
@@ -189,7 +189,8 @@ class _Answer:
 
 
 class _HeldUsage:
-    """The outbox, but for a good answer's event, which is held until its result is durable."""
+    """Passes usage on to the outbox, except for a successful answer's event, which is held until the line's result is
+    durable."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -215,14 +216,14 @@ class _HeldUsage:
         return event
 
     def give_up(self) -> None:
-        """What nobody took has no result: it is as if the client had left, at no cost."""
+        """A held event that was not taken has no result. Close it as cancelled, at no cost."""
         event = self.take()
         if event is not None:
             self._outbox.close(_free(msgspec.structs.replace(event, status="cancelled")))
 
 
 class _Unbilled:
-    """A request under way whose loss costs nothing."""
+    """A request under way that is billed nothing if this process dies."""
 
     def __init__(self, request: OpenRequest) -> None:
         self._request = request

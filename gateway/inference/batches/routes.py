@@ -29,7 +29,7 @@ Note = Annotated[str, Field(max_length=512)]
 
 
 class BatchDraft(BaseModel):
-    """`input_file_id`: of a file for batches, of at most 50,000 lines, all for `endpoint` and one model."""
+    """`input_file_id` names a file with the purpose `batch`: at most 50,000 lines, all for `endpoint` and one model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -59,7 +59,8 @@ class RequestCounts(BaseModel):
 
 
 class BatchView(BaseModel):
-    """`errors`: why it failed, and the first 100 lines that could not be run; the error file has all of these."""
+    """`errors` says why the batch failed and lists the first 100 lines that could not be run; the error file has all
+    of them."""
 
     id: str
     object: Literal["batch"] = "batch"
@@ -116,7 +117,7 @@ class BatchList(BaseModel):
 
 @router.post("")
 async def post_batch(draft: BatchDraft, principal: InferenceDep, services: ServicesDep) -> BatchView:
-    """It is checked, and then run on idle capacity, behind all other requests."""
+    """Create a batch. Its file is checked first; its requests then run on idle capacity, behind all other requests."""
     settings = services.settings
     lasts = draft.output_expires_after
     batch = await create_batch(
@@ -155,6 +156,9 @@ async def show_batch(batch_id: str, principal: InferenceDep, services: ServicesD
 
 @router.post("/{batch_id}/cancel")
 async def post_cancel(batch_id: str, principal: InferenceDep, services: ServicesDep) -> BatchView:
-    """No line begins any more; what is done stays, and is written to its files."""
+    """Cancel a batch: no further request is started; completed ones are kept and written to the batch's files.
+
+    409 if the batch is finalizing or has ended, unless it was cancelled before.
+    """
     batch = await cancel_batch(services.sessions, principal.tenant_id, parse_batch_id(batch_id), now=utc_now())
     return BatchView.of(batch)

@@ -1,1 +1,1 @@
-"""Answers that were given before are given again, where tenant and request want that (docs/caching.md)."""
+"""The answer cache: earlier answers are given again where tenant and request allow it (docs/caching.md)."""

@@ -17,11 +17,11 @@ _NONE = CacheTerms()
 class Use:
     terms: CacheTerms
     is_read: bool
-    """False: only kept, in place of what is there."""
+    """False: the cache is not read; the new answer replaces any cached one."""
 
 
 def use_of(headers: Headers, accepted: Accepted[object]) -> Use | None:
-    """None: neither. Raises InvalidRequest."""
+    """None if the cache is neither read nor written. Raises InvalidRequest."""
     asked = _asked(headers)
     of_tenants = accepted.catalog.cache_terms
     terms = of_tenants.get(accepted.principal.tenant_id, _NONE) if of_tenants else _NONE

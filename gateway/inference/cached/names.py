@@ -1,4 +1,4 @@
-"""What an answer is kept under: SHA-256 over all that it depends on."""
+"""The cache key of an answer: SHA-256 over everything that the answer depends on."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ _NO_MATTER = frozenset(
         *("priority", "cache_salt"),
     }
 )
-"""Requests that differ in these get the same answer."""
+"""Fields that do not affect the answer."""
 _MAX_SIMILAR_CHARS = 8192
-"""Of a message: two longer ones that differ in a word would count as the same."""
+"""The longest message that may be matched by similarity: two longer ones that differ in one word would match."""
 
 
 def exact_name(accepted: AcceptedGeneration, measured: Measured) -> str:
@@ -28,14 +28,14 @@ def exact_name(accepted: AcceptedGeneration, measured: Measured) -> str:
 
 
 def bucket_name(accepted: AcceptedGeneration, measured: Measured) -> str:
-    """The same for all chats that differ in their last message's text alone."""
+    """The same for all chats that differ only in the text of their last message."""
     fields = _fields(accepted.request)
     messages: Sequence[Any] = fields["messages"]
     return _name(accepted, measured, fields | {"messages": messages[:-1], "similar": True})
 
 
 def last_text(request: GenerationRequest) -> str | None:
-    """What may be said in other words; None where nothing may."""
+    """The text that may be matched by similarity; None if the request has none."""
     if not isinstance(request, ChatCompletionRequest) or not isinstance(request.messages[-1], UserMessage):
         return None
     text = content_text(request.messages[-1].content)
@@ -43,13 +43,13 @@ def last_text(request: GenerationRequest) -> str | None:
 
 
 def _fields(request: GenerationRequest) -> dict[str, Any]:
-    """The order within schemas and messages counts: models read it."""
+    """The fields that affect the answer. Their order within schemas and messages counts, since models read it."""
     return {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NO_MATTER}
 
 
 def _name(accepted: AcceptedGeneration, measured: Measured, fields: dict[str, Any]) -> str:
     route = measured.route_request
-    # Another adapter, another version of it, other weights, another pool: another answer.
+    # A different adapter, adapter version, pool or weights give a different answer.
     served_by = [
         (pool.name, pool.model_id, sorted({each.load.model_version for each in pool.members if each.load}))
         for pool in measured.pools

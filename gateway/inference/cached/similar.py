@@ -1,4 +1,4 @@
-"""What a message means, as a vector: asked of the platform's own embeddings, as a request of the tenant's."""
+"""A message's meaning as a vector, from the platform's own embeddings endpoint, requested on behalf of the tenant."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ _DECODER = msgspec.json.Decoder(EmbeddingsResponse)
 
 
 async def vector_of(text: str, accepted: Accepted[Any], *, model: str, run: RunRound) -> bytes | None:
-    """Of length 1, as float16; None where there is none now: the request goes on without."""
+    """The text's embedding, of length 1, as float16. None if there is none now; the request then goes on without."""
     now = utc_now()
     asked = EmbeddingsRequest(model=model, input=text, user=accepted.request.user)
     embedding = msgspec.structs.replace(
@@ -56,8 +56,8 @@ async def vector_of(text: str, accepted: Accepted[Any], *, model: str, run: RunR
 
 
 def nearest(vector: bytes, kept: Sequence[tuple[str, bytes]], *, min_similarity: float) -> str | None:
-    """The name of what is most like it."""
-    # Another embedding model may have made those of another length.
+    """The name of the kept vector with the highest cosine; None if that is below `min_similarity`."""
+    # Vectors of another length come from another embedding model.
     comparable = [(name, other) for name, other in kept if len(other) == len(vector)]
     if not comparable:
         return None

@@ -1,4 +1,4 @@
-"""The step itself: look for an answer, give it again, or keep the one that is made."""
+"""The step itself: look for a cached answer; give it again, or keep the new one."""
 
 import time
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ from protocol.accounting import DONE_EVENT
 RESULT = "x-tiergate-cache"
 _WHOLE = ("stop", "length", "tool_calls", "function_call")
 _MAKESHIFT = ("saturated", "unavailable")
-"""Another pool than the right one answered."""
+"""Route reasons of answers from a substitute pool, which are not cached."""
 _TOLD = ("x-tiergate-model", "x-tiergate-pool", "x-tiergate-adapter", "x-tiergate-complexity")
 
 
 @dataclass
 class Caching:
-    """Of one request. near: its bucket and its vector, once they are known."""
+    """The caching of one request. near: its bucket and vector, once they are known."""
 
     services: Services
     accepted: AcceptedGeneration
@@ -51,7 +51,7 @@ class Caching:
         self.found = None if name is None else await cache.get(tenant, name)
 
     def tell(self, exchange: Exchange) -> None:
-        """Once the request is admitted: a refusal has nothing of it."""
+        """Set the result header and count the lookup. Called once the request is admitted, so refusals have neither."""
         result = exchange.extra_headers[RESULT] = "miss" if self.found is None else "hit"
         self.services.metrics.cached_answers.add((result, self.accepted.tier.name))
 
@@ -91,7 +91,7 @@ async def give_again(answer: CachedAnswer, exchange: Exchange, record: UsageReco
 
 @dataclass
 class Keeper:
-    """Listens to the answer."""
+    """Listens to the answer, and caches it when it is complete."""
 
     caching: Caching
     exchange: Exchange
@@ -99,7 +99,7 @@ class Keeper:
     parts: list[bytes] = field(default_factory=list)
 
     def hear(self, chunk: bytes) -> None:
-        # What only says that the request waits is not heard again.
+        # Comments that only report that the request is waiting are not replayed.
         if not chunk.startswith(b":") or b"data:" in chunk:
             self.parts.append(chunk)
 

@@ -1,1 +1,1 @@
-"""`POST /v1/embeddings`: the way of a completion, to one model and no other."""
+"""`POST /v1/embeddings`: takes the path of a completion, but only to the one model that it names."""

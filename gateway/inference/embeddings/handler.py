@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`, step by step as a completion goes."""
+"""`POST /v1/embeddings`, in the same steps as a completion."""
 
 import msgspec
 

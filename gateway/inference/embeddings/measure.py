@@ -1,4 +1,4 @@
-"""How many tokens the texts have, in the pool of the one model that they may go to."""
+"""How many tokens the texts have in the pool of the one model that they may go to."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from text.bundle import Bundle, TextTooLong
 
 
 async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> Measured:
-    """Raises the GatewayError for an unknown model, a pool not allowed or a text that does not fit."""
+    """Raises the GatewayError for an unknown model, a pool that is not allowed or a text that does not fit."""
     model, tier, fleet = accepted.request.model, accepted.tier, services.registry.fleet
     check_model(accepted, fleet)
     if model == AUTO:
@@ -41,7 +41,7 @@ async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> 
     variants = variants_in(fleet, adapter.variants) if adapter else None
     route, policy = _route(accepted, variants, prompt_tokens=0), tier_policy(tier, services.router_weights)
     try:
-        # Where there are several, they serve the same model.
+        # If there are several pools, they serve the same model.
         pool = possible_pools(route, policy, fleet)[0]
     except RouteError as error:
         raise as_gateway_error(error, model) from None
@@ -56,7 +56,7 @@ async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> 
     if tier.context_tokens is not None and max(counts) > tier.context_tokens:
         raise beyond_quota("input", max(counts), tier)
     return Measured(
-        # A bound must not refuse what the member's own tokenizer may take.
+        # An upper bound must not refuse a text that may fit by the member's own tokenizer.
         route_request=_route(accepted, variants, prompt_tokens=0 if bundle is None else max(counts)),
         is_scored=False,
         prompt_tokens=sum(counts),
@@ -83,7 +83,8 @@ def _route(
 
 
 async def _count(texts: list[str | list[int]], bundle: Bundle | None, *, limit: int) -> list[int]:
-    """Of each text; without a bundle an upper bound, since no tokenizer makes more tokens than UTF-8 bytes."""
+    """Tokens in each text. Without a bundle an upper bound: no tokenizer makes more tokens than a text has UTF-8
+    bytes."""
     if bundle is None:
         return [len(text.encode() if isinstance(text, str) else text) for text in texts]
     if sum(map(len, texts)) > LONG_CHARS:

@@ -1,4 +1,4 @@
-"""One try at one replica: the texts there, the vectors back, accounts closed before the client gets them."""
+"""One try at one replica: send the texts, read the vectors, and close the accounts before the client gets them."""
 
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from router.policy import Decision
 
 
 class EmbeddingsRelay:
-    """The record is an embeddings request's."""
+    """Relays an embeddings request. `record` must be one's."""
 
     def __init__(self, services: Services, exchange: Exchange, record: UsageRecord, accounts: Accounts) -> None:
         self._services = services
@@ -40,7 +40,7 @@ class EmbeddingsRelay:
 
 
 def _body(accepted: Accepted[EmbeddingsRequest], decision: Decision, member: Member) -> bytes:
-    """The client's own priority and salt are dropped."""
+    """The body for the member. The client's own priority and cache salt are dropped."""
     request = accepted.request
     fields: dict[str, Any] = {
         "model": decision.adapter or member.model_name,

@@ -1,2 +1,1 @@
-"""The guardrails' step of a request: what goes in is checked before a member sees it, what comes out before the
-client does."""
+"""The guardrail step of a request: input is checked before a member sees it, output before the client does."""

@@ -1,4 +1,4 @@
-"""An answer on its way to the client, past the guardrails that check what models say."""
+"""An answer on its way to the client, through the guardrails that check model output."""
 
 import time
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ _SKIPPED_COMMENT = b": guardrail skipped\n\n"
 
 
 class AnswerCut(Exception):
-    """The client has all that it may have, and the member is to stop."""
+    """The client has received everything it may have; the member must stop."""
 
 
 async def note_skipped(client: Exchange) -> None:
-    """Say that something passed unchecked."""
+    """Tell the client that some text passed unchecked."""
     if client.is_started:
         await client.send(_SKIPPED_COMMENT)
     else:
@@ -38,7 +38,7 @@ async def note_skipped(client: Exchange) -> None:
 
 
 class GuardedAnswer:
-    """Hears what was meant for the client, and passes on what was checked."""
+    """Receives the answer in the client's place, and passes on the text that was checked."""
 
     def __init__(
         self, services: Services, client: Exchange, record: UsageRecord, guardrails: Sequence[GuardrailTerms]
@@ -51,23 +51,23 @@ class GuardedAnswer:
         self._held = HeldStream(window_chars=window_chars, num_choices=record.measured.num_choices)
         self._held_since_s: float | None = None
         self._has_spoken = False
-        """The client was sent what the model said."""
+        """The client was sent some model output."""
         self._form: Json = {}
-        """Of the answer's chunks."""
+        """The fields that all chunks of the answer share, such as id and model."""
         self._whole = b""
 
     def hear(self, chunk: bytes) -> None:
-        """`take` does."""
+        """Nothing to do: `take` receives the chunks."""
 
     async def take(self, message: Any) -> None:
-        """An ASGI message. A stream starts with the first thing that is sent: until then a failure has
-        its own status. Raises AnswerCut, GuardrailUnavailable and UpstreamFailed."""
+        """Handle an ASGI message. The stream to the client starts with the first bytes sent; until then a failure can
+        still have its own status. Raises AnswerCut, GuardrailUnavailable and UpstreamFailed."""
         if WHOLE_BODY in message:
             await self._client.answer(200, {"content-type": "application/json"}, self._whole)
         elif message["type"] == "http.response.body" and message.get("more_body"):
             for event in message["body"].split(b"\n\n"):
                 await self._hear_event(event)
-                # However much came at once: what is cut must not depend on that.
+                # Checked after each event, so that the cut does not depend on how many events arrive at once.
                 if self._held.is_due:
                     await self._check_held(is_end=False)
         elif message["type"] == "http.response.body":
@@ -83,7 +83,7 @@ class GuardedAnswer:
             await self._client.keep()
 
     async def end(self, accounts: Accounts) -> None:
-        """After AnswerCut."""
+        """Complete the answer after AnswerCut."""
         request: GenerationRequest = self._record.accepted.request  # type: ignore[assignment]
         if request.stream_options is not None and request.stream_options.include_usage:
             await self._send([{**self._form, "choices": [], "usage": self._usage()}])
@@ -129,7 +129,7 @@ class GuardedAnswer:
         return whole.without(blocked)
 
     async def _blocked_of(self, held: Sequence[HeldText]) -> set[int]:
-        """The choices that end here."""
+        """The choices that are blocked, and therefore end here."""
         accepted = self._record.accepted
         texts = [each.text for each in held]
         check = Check("output", texts, accepted.principal.tenant_text, accepted.request_id)

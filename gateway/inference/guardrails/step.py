@@ -1,4 +1,5 @@
-"""The step itself: check the request, send it, and have the answer checked on its way, wherever it comes from."""
+"""The step itself: check the request, send it, and check the answer on its way, whether a member or the cache gives
+it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,13 +16,13 @@ from gateway.services import Services
 from protocol.embeddings import EmbeddingsRequest
 
 Send = Callable[[Exchange], Awaitable[None]]
-"""Its answer goes to this exchange. Raises GatewayError."""
+"""Sends the request; its answer goes to this exchange. Raises GatewayError."""
 
 
 async def send_guarded(
     services: Services, exchange: Exchange, record: UsageRecord, accounts: Accounts, send: Send
 ) -> None:
-    """As `send`. Raises ContentFiltered and GuardrailUnavailable, too."""
+    """As `send`, but also raises ContentFiltered and GuardrailUnavailable."""
     accepted = record.accepted
     guardrails = accepted.catalog.guardrails_of(accepted.principal.tenant_id)
     await _check_input(services, exchange, record, [each for each in guardrails if each.is_for("input")])
@@ -36,7 +37,7 @@ async def send_guarded(
         await answer.end(accounts)
     except GuardrailUnavailable as error:
         if error.is_tenants:
-            # Its hook has had the text: failing must not be a way to have answers for nothing.
+            # The tenant's hook has received the text, so its failure must not be a way to get answers free of charge.
             record.note_error(error)
             await accounts.close("cancelled")
         raise
@@ -47,7 +48,7 @@ async def _check_input(
 ) -> None:
     if not guardrails:
         return
-    # Others compute now.
+    # The guardrails compute elsewhere from here on, so the request no longer counts against this process's capacity.
     exchange.end_preparation()
     accepted = record.accepted
     check = Check("input", texts_of(accepted.request), accepted.principal.tenant_text, accepted.request_id)
@@ -59,7 +60,7 @@ async def _check_input(
 
 
 def _exchange_to(answer: GuardedAnswer, client: Exchange) -> Exchange:
-    """What is taken for the client."""
+    """An exchange that stands in for the client's and feeds `answer`."""
     inner = Exchange({"path": client.path, "headers": ()}, _no_body, answer.take)
     inner.extra_headers, inner.preparation, inner.trace = client.extra_headers, client.preparation, client.trace
     inner.listeners.append(answer)

@@ -1,1 +1,1 @@
-"""`/v1/responses`: a translation of chat completions, whose way the requests go."""
+"""`/v1/responses`: requests are translated into chat completions and take their path."""

@@ -1,4 +1,4 @@
-"""A chat completion's answer as a response: whole, or as OpenAI's events in their order."""
+"""A chat completion's answer as a response: whole, or as OpenAI's events in their documented order."""
 
 from typing import Any
 from uuid import uuid4
@@ -14,21 +14,21 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class Building:
-    """A response while it is made. Each step gives the events that tell of it."""
+    """A response under construction. Each step returns the events that report it."""
 
     def __init__(self, request: ResponsesRequest, response_id: str, *, created_at: int) -> None:
         self._number = -1
         self._open: Json | None = None
-        """The item that is being said."""
+        """The output item that the model is writing."""
         self._call: Any = None
-        """The index of the call that is being said."""
+        """The index of the tool call that the model is writing."""
         self.response: Json = _form(request, response_id, created_at)
 
     def begin(self) -> list[Json]:
         return [self._event(f"response.{word}", response=self._copy()) for word in ("created", "in_progress")]
 
     def add(self, chunk: Json) -> list[Json]:
-        """A chunk of the chat's stream."""
+        """Add a chunk of the chat's stream."""
         if chunk.get("model"):
             self.response["model"] = chunk["model"]
         if isinstance(chunk.get("usage"), dict):
@@ -48,7 +48,7 @@ class Building:
         return events
 
     def add_whole(self, completion: Json) -> None:
-        """As if it had been streamed."""
+        """Add a whole completion as if it had been streamed."""
         choice = completion["choices"][0]
         message = choice["message"]
         calls = [{**call, "index": i} for i, call in enumerate(message.get("tool_calls") or ())]
@@ -63,7 +63,7 @@ class Building:
         return [self._event(f"response.{self.response['status']}", response=self._copy())]
 
     def _conclude(self, reason: str) -> None:
-        """After any other reason the answer has broken off, and the response stays in progress."""
+        """Any unknown reason means that the answer has broken off; the response then stays in progress."""
         if reason in _ENDED:
             self.response["status"] = "completed"
         elif reason in _CUT:

@@ -17,14 +17,14 @@ Json = dict[str, Any]
 
 
 def items_of(sent: str | Sequence[Json]) -> list[Json]:
-    """As a list, whichever way they were sent."""
+    """The input as a list of items; a plain string becomes one user message."""
     if not isinstance(sent, str):
         return list(sent)
     return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": sent}]}]
 
 
 def messages_of(items: list[Json]) -> list[Json]:
-    """Raises ProtocolError, naming the place. Thoughts (`reasoning`) are not shown to the model again."""
+    """Raises ProtocolError, naming the place. `reasoning` items are not shown to the model again."""
     messages: list[Json] = []
     for item in decode_items(items):
         if isinstance(item, MessageItem):
@@ -38,7 +38,7 @@ def messages_of(items: list[Json]) -> list[Json]:
 
 
 def _caller(messages: list[Json]) -> Json:
-    """The assistant's message that calls go into."""
+    """The assistant message that tool calls are added to; appended if the last message is not one."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     messages[-1].setdefault("tool_calls", [])

@@ -1,4 +1,4 @@
-"""A request for a response as the chat completion that answers it."""
+"""Translates a request for a response into the chat completion that answers it."""
 
 from typing import Any
 
@@ -34,7 +34,8 @@ def validate_response(exchange: Exchange, body: bytes) -> ResponsesRequest:
 
 
 def chat_of(request: ResponsesRequest) -> tuple[bytes, PlatformChatRequest]:
-    """What of it is new, before `previous_response_id` is put in front. Raises ProtocolError and InvalidRequest."""
+    """The chat for the request's own input; the messages of `previous_response_id` are put in front later. Raises
+    ProtocolError and InvalidRequest."""
     sent = msgspec.to_builtins(request)
     messages = messages_of(items_of(request.input))
     if request.instructions:
@@ -60,7 +61,7 @@ def chat_of(request: ResponsesRequest) -> tuple[bytes, PlatformChatRequest]:
 
 
 def in_responses_words(error: ProtocolError | InvalidRequest) -> InvalidRequest:
-    """A chat's refusal names fields that the client has not sent."""
+    """Rename the fields in a chat's refusal to those that the client has sent."""
     param = error.param or ""
     name, dot, rest = param.partition(".")
     if param.startswith("messages"):

@@ -1,4 +1,4 @@
-"""`/v1/responses/{id}`: responses that are kept."""
+"""`/v1/responses/{id}`: stored responses."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""A response: the chat that answers it goes the one way, and what it says is told as a response, and kept."""
+"""A response: its chat completion takes the normal path; the answer is translated into a response, and stored."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -80,7 +80,7 @@ def response_place(services: Services, principal: Principal, response_id: str) -
 
 
 class _Answer:
-    """Hears the chat's answer, keeps the response, and tells it to the client."""
+    """Receives the chat's answer, stores the response, and sends it to the client."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Answer:
         self._place = place
 
     def hear(self, chunk: bytes) -> None:
-        """`take` does."""
+        """Nothing to do: `take` receives the chunks."""
 
     async def take(self, message: Any) -> None:
         if not self._accepted.request.stream:
@@ -131,7 +131,7 @@ class _Answer:
         await self._services.response_store.commit(self._place, meta, stored, holder=self._accepted.request_id)
 
     def _said(self) -> Json:
-        """The output as a chat's message."""
+        """The output as a chat completion with one message."""
         texts, calls = [], []
         for item in self._building.response["output"]:
             if item["type"] == "message":

@@ -1,1 +1,1 @@
-"""Requests that name server tools: the same way several times, with the tools called between."""
+"""Requests that name server tools: several rounds on the normal path, with the tools called between rounds."""

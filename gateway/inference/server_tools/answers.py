@@ -1,4 +1,4 @@
-"""Several rounds' answers as the one that the client gets: streamed, or whole."""
+"""Combines the answers of several rounds into the one that the client gets, streamed or whole."""
 
 from collections.abc import Collection
 from typing import Any, Protocol
@@ -19,23 +19,23 @@ _encode = msgspec.json.encode
 
 
 class ClientAnswer(Protocol):
-    """What the client gets of all rounds."""
+    """The client's answer, built from all rounds."""
 
     def begin(self) -> None:
         """A round begins."""
 
     async def take(self, message: Any) -> None:
-        """An ASGI message of the round's exchange."""
+        """Take an ASGI message of the round's exchange."""
 
     def said(self) -> Said:
-        """In the round that is over."""
+        """What the model said in the completed round."""
 
     async def beat(self, names: Collection[str]) -> None:
-        """Tools run, and the client may be told so."""
+        """Called regularly while tools run, so that a streaming client can be told so."""
 
     async def finish(self, *, own: Collection[str], num_rounds: int) -> None:
-        """The last round's answer is the client's. own: its tools; other calls it never sees, and where only such are
-        left, the answer ends for want of room (`length`)."""
+        """The last round's answer goes to the client. own: the client's own tools. The client never sees calls of other
+        tools; if only such calls are left, the answer ends with the finish reason `length`."""
 
 
 class WholeAnswer:
@@ -43,7 +43,7 @@ class WholeAnswer:
         self._client = client
         self._usage = usage
         self._id: Any = None
-        """The first round's, which names the client's own request."""
+        """The first round's id, which names the client's own request."""
         self.begin()
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class WholeAnswer:
 
 
 class StreamedAnswer:
-    """Text passes at once, under one id. Tool calls are held until their round is over, when all of them are known."""
+    """Text passes at once, under one id. Tool calls are held until their round ends, when all of them are known."""
 
     def __init__(self, client: Exchange, usage: UsageSum) -> None:
         self._client = client
@@ -92,13 +92,13 @@ class StreamedAnswer:
         self._texts: list[str] = []
         self._calls = CallParts()
         self._call_chunk: _Json | None = None
-        """The form of a chunk with calls."""
+        """The last chunk with tool calls, used as a template."""
         self._last: _Json | None = None
         self._figures: _Json | None = None
 
     async def take(self, message: Any) -> None:
         if message["type"] != "http.response.body" or not message.get("more_body"):
-            # What begins and ends a round is not the answer's beginning and end.
+            # The start and the end of a round are not the start and the end of the client's answer.
             return
         events = message["body"].split(b"\n\n")
         await self._send(b"".join([self._event(event) for event in events if event]))
@@ -146,7 +146,7 @@ class StreamedAnswer:
         return comments + data_event(_encode(shown))
 
     def _chunk(self, chunk: _Json) -> _Json | None:
-        """What the client gets of a chunk; None: nothing, or not yet."""
+        """The part of a chunk that the client gets now; None if there is none."""
         if self._id is None:
             self._id, self._created = chunk.get("id"), chunk.get("created")
         chunk |= {"id": self._id, "created": self._created}
@@ -163,8 +163,8 @@ class StreamedAnswer:
         return chunk if self._shows(chunk, choice, delta) else None
 
     def _shows(self, chunk: _Json, choice: _Json, delta: _Json | None) -> bool:
-        """Note what a chunk's only choice says, and take out what the client gets in the end, if at all; whether
-        anything is left."""
+        """Note the content of a chunk's only choice, and remove the parts that the client gets at the end or never.
+        Returns whether anything is left to show."""
         delta = choice["delta"] = delta or {}
         calls = delta.pop("tool_calls", None)
         if calls:
@@ -181,7 +181,7 @@ class StreamedAnswer:
 
 
 def _with_delta(chunk: _Json, delta: _Json) -> _Json:
-    """A copy with nothing else in it that is shown twice."""
+    """A copy with this delta, and without anything that the client has already been shown."""
     choice = {**chunk["choices"][0], "delta": delta, "logprobs": None}
     return {**chunk, "choices": [choice]}
 

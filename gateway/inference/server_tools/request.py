@@ -1,4 +1,4 @@
-"""What a client asks for with `server_tools`, and what is asked of a member in each round."""
+"""A client's request with `server_tools`, and the request to a member that is made from it in each round."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _LIST = msgspec.json.Decoder(list[Any])
 
 
 def check_chat(request: PlatformChatRequest) -> None:
-    """`check_request`, to which server tools are tools like others. Raises ProtocolError or InvalidRequest."""
+    """As `check_request`, with server tools counted among the tools. Raises ProtocolError or InvalidRequest."""
     names = request.server_tools
     if not names:
         return check_request(request)
@@ -42,7 +42,7 @@ def check_chat(request: PlatformChatRequest) -> None:
 
 
 class Rounds:
-    """A conversation that grows by the calls of each round and their results."""
+    """A conversation that grows by each round's tool calls and their results."""
 
     def __init__(self, body: bytes, request: PlatformChatRequest) -> None:
         self._fields = _FIELDS.decode(body)
@@ -51,18 +51,18 @@ class Rounds:
         self._own_tools: list[Any] = msgspec.json.decode(self._fields["tools"]) or [] if request.tools else []
         self._model = request.model
         self._num_completed = 0
-        """Tokens of the answers so far: the client's bound is one on all of them."""
+        """Tokens of all answers so far. The client's limit applies to their sum."""
         self.number = 0
-        """Of the round, from 0."""
+        """The round's number, from 0."""
 
     @property
     def num_left(self) -> int | None:
-        """Tokens that the client's own bound leaves; None without one."""
+        """Tokens that the client's own limit leaves; None if it set none."""
         limit = output_limit(self._request)
         return None if limit is None else limit - self._num_completed
 
     def body(self, offered: Sequence[ServerTool]) -> tuple[bytes, ChatCompletionRequest]:
-        """For a member, as if the client had sent it."""
+        """The round's request for a member, as if the client had sent it."""
         fields: dict[str, Any] = dict(self._fields)
         fields.pop("server_tools")
         tools = [*self._own_tools, *map(_as_function, offered)]
@@ -73,7 +73,7 @@ class Rounds:
         if self.number:
             fields.pop("min_tokens", None)
             if "tool_choice" in fields and self._request.tool_choice != "none":
-                # It has been called: to force it again would never end.
+                # The forced tool has been called; forcing it again in each round would never end.
                 fields["tool_choice"] = self._free_choice(tools)
             if self.num_left is not None:
                 fields.pop("max_completion_tokens", None)
@@ -82,7 +82,7 @@ class Rounds:
         return body, modern(decode_body(body, _BODY))
 
     def _free_choice(self, tools: Sequence[Any]) -> Any:
-        """Nothing has to be called, and still nothing else than the client allowed."""
+        """A tool choice that forces no call, but still allows only the tools that the client allowed."""
         choice = self._request.tool_choice
         if not isinstance(choice, AllowedToolsChoice):
             return "auto"
@@ -93,7 +93,7 @@ class Rounds:
     def go_on(
         self, called: dict[str, Any], results: Sequence[dict[str, Any]], *, num_tokens: int, model: str | None
     ) -> None:
-        """called: the assistant's message. model: what serves the rounds to come; None leaves it to the request."""
+        """called: the assistant's message. model: the model for all further rounds; None keeps the current one."""
         self._messages += [called, *results]
         self._num_completed += num_tokens
         self._model = model or self._model

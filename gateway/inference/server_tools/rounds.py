@@ -1,5 +1,5 @@
-"""A request with server tools, round by round. A round is a request of its own: it is measured, admitted, routed,
-billed and settled before its tools are called, so that no limit is passed and none is held while they run."""
+"""A request with server tools, round by round. Each round is a separate request: it is measured, admitted, routed,
+billed and settled before its tools are called, so limits apply to every round and none is held while tools run."""
 
 import asyncio
 import time
@@ -28,11 +28,12 @@ RunRound = Callable[[Exchange, Accepted[Any]], Awaitable[UsageRecord]]
 """Measure, admit, route, stream, close, settle."""
 BEAT_S = 5.0
 _LIVE_HEADERS = ("x-ratelimit-", "x-tiergate-limiter", "x-tiergate-guardrail")
-"""Of these the last round's are true; what served the answer, and why, the first one's tell."""
+"""Prefixes of headers that are taken from the last round. The headers that tell what served the answer, and why, are
+the first round's."""
 
 
 async def answer_in_rounds(services: Services, client: Exchange, accepted: Accepted[Any], run_round: RunRound) -> None:
-    """`accepted`: a PlatformChatRequest. Raises GatewayError and ProtocolError; rounds complete by then stay billed."""
+    """accepted: holds a PlatformChatRequest. Raises GatewayError and ProtocolError; completed rounds stay billed."""
     request, usage = accepted.request, UsageSum()
     own = [tool.function.name for tool in request.tools or ()]
     tools = await _find_tools(services, accepted)
@@ -51,20 +52,20 @@ async def answer_in_rounds(services: Services, client: Exchange, accepted: Accep
         record = await _run(client, exchange, accepted_round, run_round, number=rounds.number)
         usage.add(record)
         said = answer.said()
-        # Names that mean nothing are ours as well: told so, the model may do better; the client did not offer them.
+        # We also answer calls of unknown tools, which the client did not offer: told so, the model may do better.
         calls = said.wants(without=own) if offered else ()
         left = rounds.num_left
         if not calls or (left is not None and left <= record.completion_tokens):
             break
         results = await _call_tools(services, client, answer, accepted_round, offered, calls)
-        # The client's own tools wait: the model asks for them again when it knows these results, or does without.
+        # Calls of the client's own tools are dropped: with our results the model asks for them again, or does without.
         called = {"role": "assistant", "content": said.text, "tool_calls": [call.history() for call in calls]}
         rounds.go_on(called, results, num_tokens=record.completion_tokens, model=_model_from_now(services, record))
     await answer.finish(own=own, num_rounds=rounds.number + 1)
 
 
 async def _find_tools(services: Services, accepted: Accepted[Any]) -> list[ServerTool]:
-    """In the request's order. Raises InvalidRequest for a name that means none."""
+    """The tools in the request's order. Raises InvalidRequest for an unknown name."""
     names = accepted.request.server_tools or []
     by_name = await services.tool_book.tools_of(accepted.principal.tenant_id)
     for i, name in enumerate(names):
@@ -75,7 +76,7 @@ async def _find_tools(services: Services, accepted: Accepted[Any]) -> list[Serve
 
 
 def _offered(services: Services, accepted: Accepted[Any], tools: Sequence[ServerTool], number: int) -> list[ServerTool]:
-    """Tools that may still be called; in the end none, and the model has to answer."""
+    """The tools that may still be called. In the end there are none, and the model has to answer."""
     is_late = time.monotonic() - accepted.received_monotonic_s > services.settings.request_timeout_s
     if is_late or accepted.request.tool_choice == "none" or number >= services.settings.tool_max_rounds:
         return []
@@ -83,7 +84,8 @@ def _offered(services: Services, accepted: Accepted[Any], tools: Sequence[Server
 
 
 def _next_round(accepted: Accepted[Any], body: bytes, request: object) -> Accepted[Any]:
-    """With an id of its own; the client's id, or the first round's, finds them all."""
+    """The next round has its own request id. All rounds share the client's id, or the first round's id if it sent
+    none."""
     now = utc_now()
     return msgspec.structs.replace(
         accepted,
@@ -98,7 +100,7 @@ def _next_round(accepted: Accepted[Any], body: bytes, request: object) -> Accept
 
 
 def _exchange_of(client: Exchange, answer: ClientAnswer, number: int) -> Exchange:
-    """What a round takes for the client."""
+    """An exchange for one round that stands in for the client's."""
     exchange = Exchange({"path": client.path, "headers": ()}, _no_body, answer.take)
     if number == 0:
         exchange.extra_headers, exchange.preparation, exchange.trace = (
@@ -122,7 +124,7 @@ async def _run(
     except (GatewayError, ProtocolError) as error:
         problem = type(error).__name__
         if number:
-            # Clients by OpenAI try again by themselves, and tools would be called again.
+            # OpenAI's client libraries retry on their own, and the tools would be called again.
             client.extra_headers["x-should-retry"] = "false"
         raise
     finally:
@@ -143,7 +145,7 @@ async def _call_tools(
     offered: Sequence[ServerTool],
     calls: Sequence[Asked],
 ) -> list[dict[str, Any]]:
-    """All at once. The messages of their results, in the order of the calls."""
+    """Run all calls concurrently, and return the messages with their results, in the order of the calls."""
     by_name = {tool.name: tool for tool in offered}
     async with asyncio.TaskGroup() as group:
         beating = group.create_task(_beat(answer, sorted({call.name for call in calls} & by_name.keys())))
@@ -186,7 +188,8 @@ async def _beat(answer: ClientAnswer, names: Collection[str]) -> None:
 
 
 def _model_from_now(services: Services, record: UsageRecord) -> str | None:
-    """`auto` has chosen: one answer comes from one model, which has its beginning in its cache."""
+    """The model for further rounds once `auto` has chosen: one answer comes from one model, whose replica has the
+    prefix cached. None if the request names its model."""
     if record.accepted.request.model != AUTO:
         return None
     return services.settings.overflow_pools.get(record.pool, record.pool)

@@ -1,4 +1,4 @@
-"""What the model said in a round, out of a whole answer or of a stream's chunks."""
+"""Parses what the model said in a round, from a whole answer or from a stream's chunks."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 MAX_CALLS = 16
-"""In one round; what a model asks for beyond it is told so."""
+"""Tool calls per round. Further calls are answered with an error that tells the model so."""
 _Json = dict[str, Any]
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call that the model asks for."""
+    """A tool call that the model asks for."""
 
     id: str
     name: str
@@ -24,7 +24,8 @@ class Asked:
         return self._message(self.arguments)
 
     def history(self) -> _Json:
-        """For the model's next round: what is no object of JSON no template could show."""
+        """The call for the model's next round. Arguments that are not a JSON object become `{}`, since chat templates
+        could not render them."""
         try:
             _OBJECT.decode(self.arguments)
         except (ValueError, RecursionError):
@@ -42,15 +43,15 @@ class Said:
     finish_reason: str | None
 
     def wants(self, *, without: Collection[str]) -> tuple[Asked, ...]:
-        """The calls of all but these tools, which are the client's, if the model meant to wait for their results."""
-        # OpenAI says `stop` after a call that was forced.
+        """The calls of all tools but `without` (the client's own), if the answer is complete; otherwise none."""
+        # OpenAI sends `stop` after a forced call.
         is_whole = self.finish_reason in ("tool_calls", "stop", "function_call")
         return tuple(call for call in self.calls if call.name not in without) if is_whole else ()
 
 
 @dataclass
 class CallParts:
-    """Calls put together from deltas, of which a whole answer's calls are a special case."""
+    """Tool calls assembled from deltas."""
 
     _calls: dict[int, _Json] = field(default_factory=dict)
 
@@ -69,7 +70,7 @@ class CallParts:
 
 
 def said_in(body: Mapping[str, Any]) -> Said:
-    """`body`: a chat completion with one choice. What has another shape counts as nothing said."""
+    """body: a chat completion with one choice. Parts of any other shape count as nothing said."""
     choices = body.get("choices")
     choice = _mapping(choices[0]) if isinstance(choices, list) and choices else {}
     message = _mapping(choice.get("message"))
@@ -88,7 +89,7 @@ def said_in(body: Mapping[str, Any]) -> Said:
 
 
 def said_in_stream(stream: bytes) -> Said:
-    """Of its first answer. What has another shape counts as nothing said."""
+    """What the stream's first choice said. Parts of any other shape count as nothing said."""
     texts: list[str] = []
     calls = CallParts()
     reason: str | None = None
@@ -113,7 +114,7 @@ def _first_choice(line: bytes) -> Mapping[str, Any]:
 
 
 def _distinct(calls: list[_Json]) -> tuple[Asked, ...]:
-    """With ids of our own where the member gave none, or one twice: results are told apart by them."""
+    """The calls, with our own ids where the member gave none or repeated one: ids link results to their calls."""
     taken: set[str] = set()
     made = []
     for i, call in enumerate(calls):

@@ -1,4 +1,4 @@
-"""The usage that a client is shown: the sum of what its rounds are billed."""
+"""The usage that a client is shown: the sum of its rounds' billed usage."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ class UsageSum:
         self._prompt = self._completion = self._cached = 0
 
     def add(self, record: UsageRecord) -> None:
-        """Of a round that is closed."""
+        """Add the usage of a closed round."""
         self._prompt += record.prompt_tokens
         self._completion += record.completion_tokens
         self._cached += record.cached_prompt_tokens
 
     def shown(self, last: Any) -> dict[str, Any]:
-        """All rounds', in the form of the last one's."""
+        """The usage of all rounds, in the format of the last round's."""
         return _merged(last, self._prompt, self._completion, self._cached)
 
     def so_far(self, current: dict[str, Any]) -> dict[str, Any]:
-        """The rounds before and the one under way, which tells its own."""
+        """The usage of all closed rounds plus `current`, the reported usage of the round under way."""
         details = current.get("prompt_tokens_details") or {}
         return _merged(
             current,

@@ -1,1 +1,1 @@
-"""Requests with `X-Session-Id`: the conversation so far goes in front, and their turn is kept."""
+"""Requests with `X-Session-Id`: the stored conversation is put in front, and the new turn is stored."""

@@ -1,4 +1,4 @@
-"""A session's request as if the client had sent the whole conversation."""
+"""A request in a session, turned into one that holds the whole conversation."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ _SUMMARY = "Summary of the conversation before the messages that follow:\n"
 
 
 class Prompt:
-    """`body`: the client's, of which `request` was read. A system prompt of its own takes the place of the kept one."""
+    """body: the client's, from which `request` was decoded. If it has a system prompt, this replaces the stored one."""
 
     def __init__(self, body: bytes, request: PlatformChatRequest, conversation: Conversation) -> None:
         _refuse_fields(request)
@@ -37,7 +37,7 @@ class Prompt:
         self._num_sent_system = len(sent_system)
 
     def check(self) -> None:
-        """Raises ProtocolError or InvalidRequest; places are those of the client's own `messages`."""
+        """Raises ProtocolError or InvalidRequest. Places in errors refer to the client's own `messages`."""
         try:
             check_chat(self.chat(0))
         except ProtocolError as error:
@@ -48,15 +48,15 @@ class Prompt:
         return [message for turn in self.turns[:num_left] for message in turn]
 
     def kept(self, num_left: int) -> list[Raw]:
-        """All others, the system prompt first."""
+        """All other messages, the system prompt first."""
         return [*self.system, *(message for turn in self.turns[num_left:] for message in turn)]
 
     def num_kept_before(self, num_left: int) -> int:
-        """Messages of the session, beside its system prompt, that are in front of the client's own."""
+        """How many stored messages, without the system prompt, go in front of the client's own."""
         return max(0, self._num_kept - len(self.left(num_left)))
 
     def conversation(self) -> list[Raw]:
-        """All turns, without the system prompt."""
+        """The messages of all turns, without the system prompt."""
         return [message for turn in self.turns for message in turn]
 
     def body(self, num_left: int) -> bytes:
@@ -70,7 +70,7 @@ class Prompt:
         kept = self.kept(num_left)
         if self._summary is None:
             return kept
-        # Many templates take one system message, and that at the beginning.
+        # Many chat templates accept only one system message, at the beginning, so the summary is appended to it.
         text = _SUMMARY + self._summary
         if not self.system:
             return [_encoded({"role": "system", "content": text}), *kept]
@@ -82,7 +82,7 @@ class Prompt:
         return [*kept[:last], _encoded(system), *kept[last + 1 :]]
 
     def _placed(self, error: ProtocolError) -> ProtocolError:
-        """With the place in the client's own messages, or said to be one of the session's."""
+        """The error with its place in the client's own messages, or marked as concerning a stored message."""
         found = _PLACE.search(error.param or "")
         if found is None:
             return error

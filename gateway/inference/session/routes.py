@@ -1,4 +1,4 @@
-"""`/v1/sessions`: what the platform keeps of a tenant's conversations."""
+"""`/v1/sessions`: the conversations that the platform stores for a tenant."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -29,23 +29,23 @@ class SessionView(BaseModel):
     num_turns: int
     num_messages: int
     num_left: int
-    """Messages that left the window."""
+    """How many messages have left the window."""
     num_bytes: int
 
 
 class SessionContent(SessionView):
     messages: list[dict[str, Any]]
     summary: str | None
-    """Of what has left, where the tenant chose summaries."""
+    """A summary of the messages that have left the window, if the tenant chose summaries."""
 
 
 class BranchDraft(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     id: str
-    """Of the new session."""
+    """The new session's id."""
     turns: Annotated[int | None, Field(ge=0)] = None
-    """How many of the kept turns it begins with; null: all."""
+    """How many of the stored turns the new session begins with; null for all."""
 
 
 def _caller(principal: PrincipalDep) -> Principal:
@@ -77,7 +77,7 @@ async def show_session(session_id: IdDep, caller: CallerDep, services: ServicesD
 async def branch_session(
     session_id: IdDep, draft: BranchDraft, caller: CallerDep, services: ServicesDep
 ) -> SessionContent:
-    """A new session that begins as this one; from then on they are apart."""
+    """Create a session that begins with this one's turns. From then on the two are independent."""
     new_id, now = check_session_id(draft.id, param="id"), utc_now()
     kept = await services.session_store.get(place_of(services, caller, session_id))
     value = _beginning(kept.value, draft.turns)
@@ -90,7 +90,7 @@ async def branch_session(
 
 @router.delete("/{session_id}", status_code=204)
 async def delete_session(session_id: IdDep, caller: CallerDep, services: ServicesDep) -> None:
-    """Refused (409) while a request of the session is under way."""
+    """Delete a session. 409 while one of its requests is under way."""
     await services.session_store.delete(place_of(services, caller, session_id))
 
 

@@ -1,7 +1,8 @@
-"""The step itself: take the session, put its conversation in front, hear the answer, keep the turn, let it go.
+"""The step itself: open the session, put its conversation in front, record the answer, store the turn, release the
+session.
 
-A turn is kept whole, before the answer's last byte, or not at all: a request that fails, is refused or is left by its
-client changes nothing. Who comes meanwhile is refused (409).
+A turn is stored whole, before the answer's last byte, or not at all: a request that fails, is refused or is abandoned
+by its client changes nothing. Other requests to the session are refused meanwhile (409).
 """
 
 from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ _WHOLE = ("stop", "length", "tool_calls", "function_call", "content_filter")
 async def in_session(
     services: Services, exchange: Exchange, accepted: Accepted[PlatformChatRequest]
 ) -> AsyncIterator[Accepted[Any]]:
-    """The request with the conversation in it. Raises GatewayError and ProtocolError."""
+    """Yields the request with the stored conversation in it. Raises GatewayError and ProtocolError."""
     assert accepted.session_id is not None
     place = place_of(services, accepted.principal, accepted.session_id)
     before = await services.session_store.open(place, holder=accepted.request_id)
@@ -60,7 +61,7 @@ async def in_session(
 
 
 def place_of(services: Services, principal: Principal, session_id: str) -> Place:
-    """Raises Unavailable where the tenant's key cannot be had."""
+    """Raises Unavailable if the tenant's key cannot be decrypted."""
     terms = services.catalog.current.session_terms.get(principal.tenant_id, SessionTerms())
     try:
         key = terms.key(principal.tenant_id, peppers=services.settings.peppers)
@@ -71,7 +72,7 @@ def place_of(services: Services, principal: Principal, session_id: str) -> Place
 
 
 class _Turn:
-    """Listens to the answer."""
+    """Listens to the answer, and stores the turn when it is complete."""
 
     def __init__(
         self,
@@ -121,12 +122,13 @@ class _Turn:
             )
 
     def undo(self) -> None:
-        """The client was told that its request failed after all."""
+        """Restore the session, because the client was told that its request failed after all."""
         if self._written is not None:
             self._services.session_store.undo_soon(self._place, self._written, self._before)
 
     def _leaving(self, left: list[Raw]) -> list[Raw]:
-        """Bounded, where no summary comes: then the oldest are forgotten without one."""
+        """The messages that wait to be summarised. Their size is bounded: while no summary is written, the oldest are
+        dropped without one."""
         terms = self._accepted.catalog.session_terms.get(self._accepted.principal.tenant_id, SessionTerms())
         if terms.overflow != "summary":
             return []
@@ -138,13 +140,14 @@ class _Turn:
 
 
 def kept_message(completion: dict[str, Any]) -> list[Raw]:
-    """What is kept of a whole answer, if anything is."""
+    """The message to store for a whole answer; empty if there is none."""
     message = _message(said_in(completion))
     return [] if message is None else [message]
 
 
 def _message(said: Said) -> Raw | None:
-    """What is kept of an answer; None where it broke off or says nothing, and no template could show it."""
+    """The message to store for an answer. None if the answer broke off, or is empty and so could not be rendered by a
+    chat template."""
     if said.finish_reason not in _WHOLE or not (said.text or said.calls):
         return None
     message: dict[str, Any] = {"role": "assistant", "content": said.text}

@@ -1,5 +1,6 @@
-"""Summaries of what has left sessions: requests of their own to the small pool, at batch priority and never into a
-saturated pool, billed to the tenant like any other. Nobody waits for them, and they hold no session."""
+"""Summaries of the messages that have left sessions. Each is a separate request to the small pool, at batch priority
+and never sent to a saturated pool, and billed to the tenant like any other. No request waits for a summary, and writing
+one does not hold the session."""
 
 import asyncio
 import logging
@@ -36,7 +37,7 @@ BATCH_PRIORITY = 3
 MAX_SUMMARY_TOKENS = 256
 NUM_WRITERS = 4
 PATIENCE_S = 120.0
-"""How long a summary waits for a session that is always under way."""
+"""How long a summary is retried against a session that keeps changing or is held."""
 LOOK_AGAIN_S = 0.1
 _TOO_LONG = "context_length_exceeded", "context_quota_exceeded"
 INSTRUCTION = (
@@ -59,14 +60,14 @@ async def _write_forever(services: Services) -> None:
         try:
             await summarize(services, job)
         except (GatewayError, ProtocolError) as error:
-            # What left stays in the session, and the next turn asks again.
+            # The messages that left stay in the session's `leaving`, and the next turn asks again.
             _log.info("no summary of a session now: %s", error)
         except Exception:
             _log.exception("a summary failed")
 
 
 async def summarize(services: Services, job: SummaryJob) -> None:
-    """Raises GatewayError and ProtocolError where none could be written."""
+    """Raises GatewayError and ProtocolError if no summary could be written."""
     place = place_of(services, job.principal, job.session_id)
     store = services.session_store
     kept = await store.get(place)
@@ -78,7 +79,7 @@ async def summarize(services: Services, job: SummaryJob) -> None:
     while summary and time.monotonic() < give_up_at:
         now = await store.get(place)
         if now.value.leaving[: len(leaving)] != leaving or now.value.summary != kept.value.summary:
-            # Another gateway has written one, or this is another session of the same name.
+            # Another gateway has written a summary, or the session was replaced by another of the same name.
             return
         value, meta = _with_summary(now, summary, num_summarised=len(leaving), job=job)
         if await store.swap(place, now.meta_bytes, meta, value) == b"ok":
@@ -102,7 +103,7 @@ def _with_summary(
 
 
 async def _write(services: Services, job: SummaryJob, transcript: str) -> str:
-    """Of a text that is too long the oldest part is left out."""
+    """Write the summary. If the transcript is too long, its oldest part is left out."""
     while True:
         accepted = _accept(services, job, transcript)
         try:

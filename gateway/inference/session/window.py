@@ -1,4 +1,4 @@
-"""What of a conversation has to leave, so that it and the answer fit into the window."""
+"""Which turns of a conversation have to leave, so that the rest and the answer fit into the context window."""
 
 from gateway.http.errors import InvalidRequest
 from gateway.inference.measure import (
@@ -20,19 +20,19 @@ from router.policy import RouteRequest
 from text.bundle import TextTooLong
 
 _ANSWER_SHARE = 4
-"""A request that does not say how long its answer may be leaves it this part of the window at least."""
+"""A request without an output limit reserves at most this fraction (1/4) of the window for its answer."""
 
 
 async def turns_to_leave(services: Services, accepted: AcceptedGeneration, prompt: Prompt) -> int:
-    """How many of the first turns. Once the window is full more leave than must, down to three quarters of it, so that
-    the next requests begin alike and find their beginning in the cache. The last turn stays.
+    """How many of the first turns leave. When the window is full, more leave than necessary, until the rest fills three
+    quarters of it, so that the next requests share a prefix and find it in the cache. The last turn always stays.
 
-    Raises InvalidRequest where the last turn alone is more than a session may hold."""
+    Raises InvalidRequest if the last turn alone is larger than a session may be."""
     least = _over_bytes(prompt, services.settings.session_max_bytes)
     most = len(prompt.turns) - 1
     pools = _pools(services, accepted)
     room = _room(accepted, pools)
-    # What server tools are and say comes on top.
+    # The definitions and results of server tools come on top, so leave room for them.
     has_tools = bool(getattr(accepted.request, "server_tools", None))
     target = room * 3 // 4
     if await _fits(services, prompt, pools, least, target if has_tools else room):
@@ -75,7 +75,8 @@ def _pools(services: Services, accepted: AcceptedGeneration) -> tuple[Pool, ...]
 
 
 def _room(accepted: AcceptedGeneration, pools: tuple[Pool, ...]) -> int:
-    """Tokens for the prompt. In the narrowest pool: a conversation that grows does not move to a dearer one by that."""
+    """Tokens available for the prompt in the narrowest pool, so that a growing conversation does not move to a dearer
+    pool merely because of its length."""
     window, tier = min(pool.context_window for pool in pools), accepted.tier
     limit = output_limit(accepted.request)
     answer = min(tier.default_max_tokens, window // _ANSWER_SHARE) if limit is None else limit
@@ -88,7 +89,7 @@ async def _fits(services: Services, prompt: Prompt, pools: tuple[Pool, ...], num
     if upper_bounds(chat)[0] <= room:
         return True
     try:
-        # Text that is surely too long is not tokenized to its end.
+        # A text that is certainly too long is not tokenized to its end.
         counted = await count(chat, pools, services.bundles, limit=max(room, 1), kept=None)
     except TextTooLong:
         return False

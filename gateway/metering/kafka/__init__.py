@@ -1,1 +1,1 @@
-"""Usage events through Kafka. Imported only where `TIERGATE_KAFKA_BOOTSTRAP_SERVERS` is set."""
+"""Usage events through Kafka. Imported only if `TIERGATE_KAFKA_BOOTSTRAP_SERVERS` is set."""

@@ -1,4 +1,4 @@
-"""How our clients reach the cluster, and what its failures mean to us."""
+"""Connection options for our Kafka clients, and the mapping of the library's errors to ours."""
 
 import logging
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from gateway.settings import ConfigError
 CONNECT_TIMEOUT_MS = 5000
 REQUEST_TIMEOUT_MS = 10_000
 METADATA_AGE_MS = 10_000
-"""A topic that was made again, or a new partition, is seen within this."""
+"""A re-created topic or a new partition is noticed within this time."""
 
 
 class KafkaUnavailable(TargetUnavailable):
-    """Kafka is away or refuses at the moment; the same call may pass later."""
+    """Kafka is unreachable or refuses at the moment; the same call may pass later."""
 
 
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
-    """What producers, consumers and admin clients have in common."""
+    """The options that producers, consumers and admin clients share."""
     _last_complaint.listen()
     options: dict[str, Any] = {
         "bootstrap_servers": list(settings.kafka_bootstrap_servers),
@@ -54,7 +54,7 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
 
 @contextmanager
 def kafka_calls() -> Iterator[None]:
-    """Around calls of the library: what its errors are to us."""
+    """Translates the library's errors to ConfigError or KafkaUnavailable."""
     try:
         yield
     except (SaslAuthenticationFailedError, UnsupportedSaslMechanismError) as error:
@@ -62,7 +62,7 @@ def kafka_calls() -> Iterator[None]:
     except AuthorizationError as error:
         raise ConfigError(f"TIERGATE_KAFKA_USER: the cluster's access rules refuse it: {says(error)}") from error
     except KafkaConfigurationError:
-        # A mistake of ours, and none that time mends.
+        # A bug of ours; retrying would not help.
         raise
     except (KafkaError, OSError, TimeoutError) as error:
         complaint = _last_complaint.take()
@@ -72,8 +72,9 @@ def kafka_calls() -> Iterator[None]:
 
 
 class _LastComplaint(logging.Handler):
-    """The library's log has a line for every reconnection, and the cause of a failed start nowhere else: we keep the
-    last one for our own line."""
+    """Keeps the library's last log message for our own error message.
+
+    The library logs a line for every reconnection, but only its log has the cause of a failed start."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -106,14 +107,17 @@ _ACCESS = {
 
 
 def _check_access(complaint: str) -> None:
-    """Raises ConfigError for what time does not mend."""
+    """Raises ConfigError for access errors that retrying does not resolve."""
     for sign, field in _ACCESS.items():
         if sign in complaint:
             raise ConfigError(f"{field}: the cluster does not let us in: {complaint}")
 
 
 class _AdminClient(KafkaAdminClient):  # type: ignore[misc]
-    """The library's leaves a thread and its sockets behind where nobody answers, which for an hour are too many."""
+    """Closes itself if the connection fails.
+
+    The library's client leaves a thread and its sockets behind when no broker answers; an hour of retries leaks too
+    many of them."""
 
     def __init__(self, **options: Any) -> None:
         try:

@@ -1,7 +1,7 @@
-"""Moves usage events from Kafka into ClickHouse: `tiergate consumer` where Kafka is configured.
+"""Moves usage events from Kafka into ClickHouse: `tiergate consumer` when Kafka is configured.
 
-A batch is committed only after ClickHouse has its rows and the dead-letter topic what can be none; a crash in between
-reads it again, and ClickHouse deduplicates.
+A batch is committed only after ClickHouse has its rows and the dead-letter topic has the events that cannot become
+rows. After a crash in between the batch is read again, and ClickHouse deduplicates.
 """
 
 import threading
@@ -26,7 +26,7 @@ from gateway.settings import ConfigError, GatewaySettings
 
 
 class RecordBatch:
-    """What was read and has not landed yet: the source that `Intake` takes events from."""
+    """Records that were read but have not landed yet: the source that `Intake` takes events from."""
 
     def __init__(self, records: Sequence[Any]) -> None:
         self.records = records
@@ -61,14 +61,14 @@ class TopicConsumer:
         self._held: RecordBatch | None = None
         self._has_topics = False
         self._was_prepared = False
-        """The settings were right once."""
+        """Whether the settings have been valid once."""
 
     @property
     def reader(self) -> GroupReader:
         return self._reader
 
     def _prepare(self) -> None:
-        """Make or check the topics. Raises KafkaUnavailable or ConfigError."""
+        """Create or check the topics. Raises KafkaUnavailable or ConfigError."""
         if not self._has_topics:
             admin = connect_admin(self._settings)
             try:
@@ -78,10 +78,10 @@ class TopicConsumer:
             self._has_topics = self._was_prepared = True
 
     def consume(self) -> int:
-        """A batch, from reading to commit; its size.
+        """Process one batch, from reading to commit; returns its size.
 
-        Raises TargetUnavailable, and then the batch waits; ConfigError where the first that Kafka says is that our
-        settings are wrong.
+        Raises TargetUnavailable, and then the batch waits; ConfigError if Kafka rejects our settings before they have
+        ever been valid.
         """
         try:
             self._prepare()
@@ -91,7 +91,7 @@ class TopicConsumer:
         except ConfigError as error:
             if not self._was_prepared:
                 raise
-            # It was right once: a change of the cluster may be undone.
+            # The settings were valid before, so the cluster has changed; the change may be undone.
             self._restart()
             raise KafkaUnavailable(str(error)) from error
         except KafkaUnavailable:
@@ -108,7 +108,7 @@ class TopicConsumer:
             self._reader.hold(self._held.records)
         elif records := self._reader.collect():
             self._held = RecordBatch(records)
-        # Also with nothing to land: whether we are ready is told by it.
+        # Also without a batch: readiness depends on whether ClickHouse can be reached.
         self._store.prepare()
         batch = self._held
         if batch is None:
@@ -123,7 +123,7 @@ class TopicConsumer:
         return len(batch.records)
 
     def _restart(self) -> None:
-        """What was read is read again."""
+        """Drop the connection and the held batch, which is read again."""
         self._held = None
         self._has_topics = False
         with suppress(Exception):
@@ -131,7 +131,7 @@ class TopicConsumer:
 
 
 def run(settings: GatewaySettings, clickhouse_url: str) -> int:
-    """Consume until SIGTERM or SIGINT; the exit status. Raises ConfigError."""
+    """Consume until SIGTERM or SIGINT; returns the exit status. Raises ConfigError."""
     stop, rounds = stop_on_signals(), Rounds("ClickHouse or Kafka")
     store = UsageStore(clickhouse_url)
     metrics = ConsumerMetrics(rounds)

@@ -1,7 +1,7 @@
-"""Events that can be no rows: a topic of their own, each with the reason and where it stood. Nothing removes them.
+"""Dead letters: events that cannot become rows, in a separate topic, each with its reason and origin. None is deleted.
 
-Read again after a correction (a new release, a repaired table), they take the same way as any event: what is still
-wrong comes back with a new reason.
+After a correction (a new release, a repaired table) they can be replayed and are processed like any other event; one
+that is still wrong comes back with a new reason.
 """
 
 import threading
@@ -27,12 +27,12 @@ _POLL_MS = 500
 class DeadLetter:
     reason: str
     origin: str
-    """Topic, partition and offset at which the event stood."""
+    """Topic, partition and offset of the event."""
     record: Any
 
 
 def dead_letter(record: Any, reason: str) -> Record:
-    """The record as it was, with why and from where."""
+    """The unchanged record with its reason and origin as headers."""
     kept = [(name, value) for name, value in record.headers if name not in (REASON_HEADER, ORIGIN_HEADER)]
     origin = f"{record.topic}/{record.partition}/{record.offset}"
     return Record(
@@ -41,13 +41,15 @@ def dead_letter(record: Any, reason: str) -> Record:
 
 
 def list_dead_letters(settings: KafkaSettings) -> list[DeadLetter]:
-    """Those that were not replayed, oldest first. Raises KafkaUnavailable or ConfigError."""
+    """The dead letters that were not replayed yet, oldest first. Raises KafkaUnavailable or ConfigError."""
     with kafka_calls(), closing(_consumer(settings)) as consumer:
         return [_as_letter(record) for batch in _batches(settings, consumer) for record in batch]
 
 
 def replay_dead_letters(settings: KafkaSettings, stop: threading.Event) -> int:
-    """Send those that are there now into the usage topic again; how many. Raises KafkaUnavailable or ConfigError."""
+    """Send the current dead letters to the usage topic again; returns their number.
+
+    Raises KafkaUnavailable or ConfigError."""
     num_sent = 0
     with closing(Publisher(settings, stop)) as publisher, kafka_calls(), closing(_consumer(settings)) as consumer:
         for batch in _batches(settings, consumer):
@@ -59,7 +61,7 @@ def replay_dead_letters(settings: KafkaSettings, stop: threading.Event) -> int:
 
 
 def _batches(settings: KafkaSettings, consumer: KafkaConsumer) -> Iterator[list[Any]]:
-    """From where the last replay ended to where the topic ends now."""
+    """Records from the end of the last replay to the current end of the topic."""
     topic = settings.kafka_dead_letter_topic
     parts = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
     if not parts:

@@ -1,4 +1,4 @@
-"""Whether the extra `kafka` is installed."""
+"""Checks that the optional extra `kafka` is installed."""
 
 from importlib.util import find_spec
 

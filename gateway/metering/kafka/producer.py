@@ -1,7 +1,7 @@
 """Moves usage events from the outboxes of this machine's gateways into Kafka: `tiergate producer`.
 
-A record is the event's JSON as the gateway wrote it, under its tenant's id, so that a tenant's events keep together. It
-is deleted from its outbox only after all replicas in sync have it; a crash anywhere sends it again.
+A record is the event's JSON as the gateway wrote it, keyed by tenant id, so that a tenant's events share a partition.
+An event is deleted from its outbox only after all in-sync replicas have the record; a crash before that sends it again.
 """
 
 import threading
@@ -25,11 +25,11 @@ from gateway.settings import ConfigError, GatewaySettings
 BATCH = 10_000
 SCHEMA_VERSION_HEADER = "schema_version"
 KIND_HEADER, COUNTS = "kind", b"gateway_counts"
-"""Of a record that is no event, but what a gateway counts beside them."""
+"""The header of a record that holds a gateway's counts instead of an event."""
 
 
 class Envelope(msgspec.Struct):
-    """What a record's key and header tell about the event in it."""
+    """The event's fields that go into the record's key and header."""
 
     tenant_id: str = ""
     schema_version: int = 0
@@ -39,7 +39,7 @@ _decode_envelope = msgspec.json.Decoder(Envelope).decode
 
 
 class OutboxProducer:
-    """One thread. Connects when first used, and anew after a failure."""
+    """Used by one thread. Connects on first use, and again after a failure."""
 
     def __init__(
         self,
@@ -58,20 +58,20 @@ class OutboxProducer:
         self._on_published = on_published
         self._has_topics = False
         self.was_prepared = False
-        """The settings were right once."""
+        """Whether the settings have been valid once."""
 
     def ship(self) -> int:
-        """Everything that is closed by now; the number of events. Raises KafkaUnavailable or ConfigError."""
+        """Send every event that is closed by now; returns how many. Raises KafkaUnavailable or ConfigError."""
         self._prepare()
         try:
             return self._drain.run_once()
         except BaseException:
-            # It may be a topic that is gone.
+            # A missing topic may be the cause, so check the topics again.
             self._has_topics = False
             raise
 
     def _prepare(self) -> None:
-        """Make or check the topics. Raises KafkaUnavailable or ConfigError."""
+        """Create or check the topics. Raises KafkaUnavailable or ConfigError."""
         if not self._has_topics:
             admin = connect_admin(self._settings)
             try:
@@ -84,7 +84,7 @@ class OutboxProducer:
         self._publisher.close()
 
     def _ship(self, journal: Journal) -> int:
-        # Before the events: what was counted until now is then not sent before them.
+        # Read before the events, so that the counts never run ahead of the sent events.
         counts = journal.read_counts()
         num_shipped = 0
         while rows := journal.read_encoded(self._batch):
@@ -115,7 +115,7 @@ class OutboxProducer:
 
 
 def as_record(event: bytes) -> Record:
-    """What cannot be read goes as it is, too: the consumer says what is wrong with it."""
+    """The event as a record. An undecodable event is sent as well: the consumer reports what is wrong with it."""
     try:
         envelope = _decode_envelope(event)
     except msgspec.DecodeError:
@@ -125,7 +125,7 @@ def as_record(event: bytes) -> Record:
 
 
 def run(settings: GatewaySettings) -> int:
-    """Ship until SIGTERM or SIGINT; the exit status. Raises ConfigError."""
+    """Ship until SIGTERM or SIGINT; returns the exit status. Raises ConfigError."""
     if not settings.kafka_bootstrap_servers:
         raise ConfigError(f"TIERGATE_KAFKA_BOOTSTRAP_SERVERS: not set, so usage waits in {settings.data_dir}")
     stop, rounds = stop_on_signals(), Rounds("Kafka")
@@ -147,11 +147,13 @@ def run(settings: GatewaySettings) -> int:
 
 
 def ship_round(producer: OutboxProducer) -> None:
-    """Kafka may be away at the start, but what it says first must be right. Raises KafkaUnavailable or ConfigError."""
+    """Ship once. Kafka may be unavailable at the start, but its first answer must accept the settings.
+
+    Raises KafkaUnavailable or ConfigError."""
     try:
         producer.ship()
     except ConfigError as error:
         if not producer.was_prepared:
             raise
-        # It was right once: a change of the cluster may be undone, and the events wait.
+        # The settings were valid before: the cluster's change may be undone, and the events wait.
         raise KafkaUnavailable(str(error)) from error

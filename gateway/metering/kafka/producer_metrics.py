@@ -1,4 +1,4 @@
-"""What the producer counts and shows."""
+"""The producer's metrics."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,8 +1,8 @@
-"""Records into Kafka, acknowledged by all replicas in sync.
+"""Publishes records to Kafka, acknowledged by all in-sync replicas.
 
-The client's producer is idempotent: what it sends again, because an answer was lost, the broker stores once. After a
-failure that the client does not mend by itself we begin anew with another producer id; then a record may be there
-twice, and ClickHouse deduplicates.
+The client's producer is idempotent: a record that is resent because an answer was lost is stored once. After a failure
+that the client cannot recover from we start over with a new producer id; then a record may be stored twice, and
+ClickHouse deduplicates.
 """
 
 import threading
@@ -21,7 +21,7 @@ from gateway.metering.kafka.topics import MAX_RECORD_BYTES
 
 DELIVERY_TIMEOUT_S = 20.0
 STALL_S = 6.0
-"""Without any acknowledgement. The client would go on asking for a topic that is gone, with all of a core."""
+"""Longest wait without any acknowledgement. The client would ask for a deleted topic without end, using a full core."""
 LINGER_MS = 5
 BATCH_BYTES = 512 * 1024
 BUFFER_TIMEOUT_MS = 5000
@@ -36,15 +36,15 @@ class Record(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Positions in what was given."""
+    """Positions in the published records."""
 
     acknowledged: list[int]
     refused: list[tuple[int, str]]
-    """What no broker will ever take, and why."""
+    """Records that no broker will ever take, each with the reason."""
 
 
 class Publisher:
-    """One thread at a time. Connects when first used, and anew after a failure."""
+    """Used by one thread at a time. Connects on first use, and again after a failure."""
 
     def __init__(self, settings: KafkaSettings, stop: threading.Event) -> None:
         self._settings = settings
@@ -54,9 +54,9 @@ class Publisher:
     def publish(
         self, topic: str, records: Sequence[Record], on_acknowledged: Callable[[Published], None] = lambda _: None
     ) -> None:
-        """Send all; `on_acknowledged` gets what is over with, also where another part fails.
+        """Send all records. `on_acknowledged` gets the settled ones, also if other records fail.
 
-        Raises KafkaUnavailable when a record's fate is unknown, or when `stop` is set meanwhile.
+        Raises KafkaUnavailable if a record's fate is unknown or `stop` is set meanwhile.
         """
         try:
             with kafka_calls():
@@ -73,7 +73,7 @@ class Publisher:
                 raise failure
 
     def close(self) -> None:
-        """Whatever was not acknowledged yet is given up."""
+        """Close without waiting for outstanding acknowledgements."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close(timeout=0)
@@ -105,13 +105,15 @@ class Publisher:
 
 class _Producer(KafkaProducer):  # type: ignore[misc]
     def flush(self, timeout: float | None = None) -> None:
-        """The library's `close(timeout=0)`, which gives up what is unsent, waits for it first, and so never closes."""
+        """Skip flushing in `close(timeout=0)`.
+
+        The library's `close(timeout=0)` should give up unsent records, but flushes them first and so never closes."""
         if timeout != 0:
             super().flush(timeout)
 
 
 class _Refused:
-    """A record that the client itself does not send, as its futures look."""
+    """Stands in for the future of a record that the client itself refuses to send."""
 
     is_done = True
 
@@ -133,7 +135,7 @@ def _outcome(futures: Sequence[Any]) -> tuple[Published, Exception | None]:
 
 def _producer_options(settings: KafkaSettings) -> dict[str, Any]:
     return client_options(settings) | {
-        # Explicit, because the library turns idempotence off in silence where another setting contradicts a default.
+        # Explicit, because the library silently disables a default idempotence that another setting contradicts.
         "enable_idempotence": True,
         "acks": "all",
         "max_in_flight_requests_per_connection": 5,
@@ -153,7 +155,7 @@ _hash = lru_cache(maxsize=100_000)(murmur2)
 
 
 class _KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]
-    """As the default one, less the hashing of each key, which is a loop in Python, for every record."""
+    """The default partitioner with cached key hashes: murmur2 is a loop in Python, too slow for every record."""
 
     def partition(
         self, topic: str, key: Any, serialized_key: bytes | None, value: Any, serialized_value: Any, cluster: Any

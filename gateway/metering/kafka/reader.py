@@ -1,8 +1,8 @@
-"""The usage topic as one of a consumer group reads it: batches, and offsets that are committed once a batch has landed.
+"""Reads the usage topic as a member of a consumer group: in batches, whose offsets are committed once they have landed.
 
-Whatever was read and not committed is read again: after a rebalance, a crash, or a topic that was deleted and made
-again under our feet. For the last, each commit carries the topic's id: offsets of another topic of that name say
-nothing, and would skip what the new one holds.
+Records that were read but not committed are read again: after a rebalance, a crash, or the deletion and re-creation of
+the topic. For the last case each commit carries the topic's id: the offsets of an earlier topic of the same name are
+meaningless and would skip records of the new one.
 """
 
 import threading
@@ -24,7 +24,7 @@ BATCH = 20_000
 MAX_WAIT_S = 0.5
 """How long the first record of a batch waits for others."""
 SESSION_TIMEOUT_MS = 10_000
-"""After it, the partitions of a consumer that does not answer go to the others."""
+"""After this time the partitions of a consumer that does not answer go to the other consumers."""
 CHECK_S = 2.0
 _COMMIT_TIMEOUT_MS = 10_000
 _POLL_MS = 100
@@ -32,11 +32,11 @@ _NOT_OURS_ANY_MORE = (CommitFailedError, IllegalGenerationError, RebalanceInProg
 
 
 class Superseded(Exception):
-    """What was read is no longer ours to land: it will be read again, here or by another consumer."""
+    """The records in hand are no longer ours to land; they will be read again, here or by another consumer."""
 
 
 class GroupReader:
-    """One thread. Connects when first used, and anew after a failure."""
+    """Used by one thread. Connects on first use, and again after a failure."""
 
     def __init__(self, settings: KafkaSettings, stop: threading.Event, *, batch: int = BATCH) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class GroupReader:
         self._lag: Mapping[int, int] = {}
 
     def collect(self) -> list[Any]:
-        """Records of at most a batch's size and age; none when none came. Raises KafkaUnavailable or ConfigError."""
+        """Up to a batch of records, collected for at most MAX_WAIT_S. Raises KafkaUnavailable or ConfigError."""
         with kafka_calls():
             consumer = self._connected()
             self._check_in_time()
@@ -61,7 +61,7 @@ class GroupReader:
                 found = consumer.poll(_POLL_MS, max_records=self._batch - len(records))
                 _finish_joining(consumer)
                 if self._listener.take():
-                    # Positions are kept for partitions that stay with us: what we had in hand would be skipped.
+                    # A partition that stays with us keeps its position: without a rewind its dropped records are lost.
                     self._rewind()
                     records.clear()
                     continue
@@ -71,7 +71,7 @@ class GroupReader:
             return records
 
     def hold(self, records: Sequence[Any]) -> None:
-        """Stay in the group while a batch waits. Raises Superseded or KafkaUnavailable."""
+        """Stay in the group while a batch waits to land. Raises Superseded or KafkaUnavailable."""
         with kafka_calls():
             consumer = self._connected()
             consumer.pause(*consumer.assignment())
@@ -80,11 +80,11 @@ class GroupReader:
             consumer.resume(*consumer.assignment())
             if self._listener.is_set:
                 raise Superseded
-            # Nothing is fetched meanwhile, which would tell the ends.
+            # Without fetches, which would report the ends, they must be asked for.
             self._measure_lag(consumer, records, consumer.end_offsets(list(consumer.assignment())))
 
     def commit(self, records: Sequence[Any]) -> None:
-        """All of `records` have landed. Raises Superseded or KafkaUnavailable."""
+        """Commit `records`, which have all landed. Raises Superseded or KafkaUnavailable."""
         with kafka_calls():
             if self._listener.is_set:
                 raise Superseded
@@ -101,7 +101,7 @@ class GroupReader:
                 raise Superseded from error
 
     def lag(self) -> Mapping[int, int]:
-        """Partition -> records that wait there to be committed, as the last round told. From any thread."""
+        """Partition -> number of uncommitted records, as of the last round. May be called from any thread."""
         return self._lag
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class GroupReader:
                 self._rewind()
 
     def _check_topic(self) -> None:
-        """Raises Superseded for another topic of the same name, and KafkaUnavailable while there is none."""
+        """Raises Superseded if the topic was re-created, and KafkaUnavailable while there is no such topic."""
         assert self._admin is not None
         found = topic_id(self._admin, self._topic)
         self._checked_at = time.monotonic()
@@ -139,7 +139,7 @@ class GroupReader:
             raise Superseded
 
     def _measure_lag(self, consumer: KafkaConsumer, in_hand: Sequence[Any], ends: Mapping[TopicPartition, int]) -> None:
-        """ends: where they are known better than from the last fetch."""
+        """ends: partition ends that are more recent than those of the last fetch."""
         lag = Counter(record.partition for record in in_hand)
         for part in consumer.assignment():
             end = ends.get(part, consumer.highwater(part))
@@ -148,7 +148,7 @@ class GroupReader:
         self._lag = lag
 
     def _rewind(self) -> None:
-        """To what was committed of this very topic."""
+        """Seek to the offsets committed for this topic id; to the beginning where there are none."""
         consumer = self._consumer
         assert consumer is not None
         for part in consumer.assignment():
@@ -160,14 +160,16 @@ class GroupReader:
 
 
 def _finish_joining(consumer: KafkaConsumer) -> None:
-    """The library (3.0.12) rejoins where a topic's partitions changed, and forgets that it does when the poll ends
-    before the broker has answered: for ever without partitions, and without a heartbeat."""
+    """Ask for the rejoin again that the library (3.0.12) may have forgotten.
+
+    The library rejoins when a topic's partitions change, but forgets this if the poll ends before the broker has
+    answered. The consumer would then stay without partitions and heartbeats for ever."""
     if consumer.group_metadata().state is MemberState.REBALANCING:
         consumer._coordinator.request_rejoin()
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Called on the library's own thread: it only notes that partitions came or went."""
+    """Only notes that partitions were assigned or taken away. Called on the library's own thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Event()

@@ -1,7 +1,7 @@
-"""The two topics: made where they are missing, and otherwise checked against the settings.
+"""The two topics: created if missing, otherwise checked against the settings.
 
-A topic with fewer replicas or a shorter memory than configured would lose usage that it has acknowledged, and one with
-fewer partitions leaves consumers without work: none of this is changed behind an operator's back, it stops the start.
+A topic with fewer replicas or a shorter retention than configured would lose acknowledged usage, and one with fewer
+partitions would leave consumers idle. Such a topic is not changed behind the operator's back; it stops the start.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Topic:
     replication: int
     min_insync_replicas: int
     retention_ms: int
-    """-1: for ever."""
+    """-1: unlimited."""
 
     def options(self) -> dict[str, object]:
         configs = {
@@ -40,7 +40,7 @@ class Topic:
 
 
 def wanted_topics(settings: KafkaSettings) -> tuple[Topic, Topic]:
-    """Of usage, and of dead letters: those are few, and wait for a person."""
+    """The usage topic, and the dead-letter topic: dead letters are few and are kept until a person handles them."""
     replication, in_sync = settings.kafka_replication, settings.kafka_replicas_in_sync
     retention_ms = settings.kafka_retention_hours * _HOUR_MS
     return (
@@ -57,7 +57,8 @@ def ensure_topics(admin: KafkaAdminClient, settings: KafkaSettings) -> None:
 
 
 def topic_id(admin: KafkaAdminClient, name: str) -> str:
-    """Another one after the topic was deleted and made again. Raises KafkaUnavailable, also where there is none."""
+    """The topic's id, which changes if the topic is re-created. Raises KafkaUnavailable, also if there is no such
+    topic."""
     with kafka_calls():
         [found] = admin.describe_topics([name])
     if not found["topic_id"]:
@@ -71,14 +72,14 @@ def _ensure(admin: KafkaAdminClient, topic: Topic) -> None:
         try:
             admin.create_topics({topic.name: topic.options()}, wait_for_metadata=True)
         except TopicAlreadyExistsError:
-            # Another producer or consumer that starts just now.
+            # Another producer or consumer that is just starting has created it.
             admin.wait_for_topics([topic.name])
         return
     _check_as_wanted(admin, topic, found["partitions"])
 
 
 def check_topics(admin: KafkaAdminClient, settings: KafkaSettings) -> None:
-    """As `ensure_topics`, but nothing is made; what is missing is the producer's to make."""
+    """As `ensure_topics`, but creates nothing: missing topics are left to the producer."""
     for topic in wanted_topics(settings):
         with kafka_calls():
             [found] = admin.describe_topics([topic.name])

@@ -1,1 +1,1 @@
-"""Whole hours and days of usage, recomputed from deduplicated events, and the reading of long windows through them."""
+"""Usage by whole hours and days, recomputed from deduplicated events, and how long windows are read from it."""

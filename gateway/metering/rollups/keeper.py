@@ -1,7 +1,7 @@
 """Keeps the rollups up to date: finds the hours that got events, late ones included, and recomputes them whole.
 
-It looks for rows by the time of their insertion, so that it needs no memory of its own: what a consumer inserted
-before it died is found by the next. Every consumer may sweep; one that finds a fresh sweep leaves it at that.
+A sweep finds rows by their insertion time, so it needs no state of its own: rows that a consumer inserted before it
+died are found by the next one. Every consumer may sweep; one that finds a recent sweep skips its own.
 """
 
 import logging
@@ -24,17 +24,17 @@ _log = logging.getLogger(__name__)
 
 SWEEP_S = 10.0
 IDLE_SWEEP_S = 60.0
-"""Without new events a sweep is noted so often, which tells readers that the rollups are up to date."""
+"""Without new events a sweep is recorded this often, which tells readers that the rollups are up to date."""
 OVERLAP = timedelta(seconds=120)
-"""Rows carry the consumer's clock, and are seen only once their insertion ended: so far back we look again."""
+"""How far each sweep looks back again: rows carry the consumer's clock, and become visible only once inserted."""
 REST_FACTOR = 5
-"""After a sweep that took long, so many times as long nothing is swept: events go first."""
+"""After a sweep, pause for at least this multiple of its duration: inserting events has priority."""
 MAX_ROWS = 250_000
-"""To one recomputation, which holds up insertions, unless an hour has more."""
+"""Rows per recomputation, which delays insertions. A single hour may have more."""
 DEADLINE_S = 600
-"""For such an hour."""
+"""Long enough for an hour with more than MAX_ROWS rows."""
 MAX_HOURS = 96
-"""They travel in the URL."""
+"""Hours per recomputation: their starts are sent in the URL."""
 _SWEEP = "hours"
 
 
@@ -45,7 +45,7 @@ class KeeperSettings(RetentionSettings, Protocol):
 
 @contextmanager
 def keeping_rollups(settings: KeeperSettings, stop: threading.Event) -> Iterator[None]:
-    """Sweep in a thread of its own; leaving sets `stop`."""
+    """Sweep in a separate thread; leaving sets `stop`."""
     assert settings.clickhouse_url is not None
     keeper = RollupKeeper(settings.clickhouse_url, Retention.of(settings))
     thread = threading.Thread(target=keeper.run, args=(stop,), name="rollups")
@@ -64,7 +64,7 @@ class FreshHour(NamedTuple):
 
 
 class RollupKeeper:
-    """One thread at a time. Methods raise ClickHouseError or OSError."""
+    """Used by one thread at a time. Methods raise ClickHouseError or OSError."""
 
     def __init__(self, url: str, retention: Retention | None = None) -> None:
         self._url = url
@@ -72,19 +72,19 @@ class RollupKeeper:
         self._client: Client | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Sweep until `stop` is set; while ClickHouse is away, try again."""
+        """Sweep until `stop` is set; while ClickHouse is unavailable, keep retrying."""
         pause_s = 0.0
         while not stop.wait(pause_s):
             began_s = time.monotonic()
             try:
                 self.sweep_if_due(now=utc_now())
             except (ClickHouseError, OSError) as error:
-                # Away, or there and unable to, as for want of memory.
+                # ClickHouse is unreachable, or reachable but unable to, e.g. for lack of memory: that is a warning.
                 is_refused = isinstance(error, DatabaseError) and error.code is not None
                 _log.log(logging.WARNING if is_refused else logging.DEBUG, "rollups wait for ClickHouse: %s", error)
                 self.close()
             except Exception:
-                # Rollups are made again from events at any time: they must not keep events from being shipped.
+                # Rollups can be rebuilt from events at any time, so their failure must not stop events from shipping.
                 _log.exception("rollups could not be brought up to date, still trying")
                 self.close()
             pause_s = max(SWEEP_S, REST_FACTOR * (time.monotonic() - began_s))
@@ -100,12 +100,12 @@ class RollupKeeper:
             self.sweep(now=now)
 
     def sweep(self, *, now: datetime) -> int:
-        """Recompute every hour that got events since the last sweep; how many those were. The first takes all."""
+        """Recompute every hour that got events since the last sweep; returns how many. The first sweep takes all."""
         seen_until, swept_at = self._last()
         since_ms = 0 if seen_until is None else _millis(seen_until - OVERLAP)
         rows = self._connected().query(recompute.fresh_hours(), parameters={"since_ms": since_ms}).result_rows
         self._recompute([FreshHour(_utc(hour), num_rows) for hour, num_rows, _ in rows], now=now, swept_at=swept_at)
-        # A consumer whose clock is ahead must not hide the rows of others.
+        # A consumer whose clock is ahead must not hide the rows of other consumers.
         newest_ms = min(max([newest for *_, newest in rows], default=0), _millis(now))
         is_news = seen_until is None or newest_ms > _millis(seen_until)
         if is_news or swept_at is None or now - swept_at >= timedelta(seconds=IDLE_SWEEP_S):
@@ -115,7 +115,7 @@ class RollupKeeper:
         return len(rows)
 
     def rebuild(self, start: datetime, end: datetime, *, now: datetime) -> Iterator[tuple[int, int]]:
-        """Recompute every hour from `start` until `end`; after each part, how many hours are done of how many."""
+        """Recompute every hour from `start` until `end`; yields (hours done, hours in total) after each part."""
         parameters = {"start": start, "end": end}
         rows = self._connected().query(recompute.hours_between(), parameters=parameters).result_rows
         hours = [FreshHour(_utc(hour), num_rows) for hour, num_rows in rows]
@@ -126,8 +126,10 @@ class RollupKeeper:
             yield num_done, len(hours)
 
     def _recompute(self, hours: Sequence[FreshHour], *, now: datetime, swept_at: datetime | None) -> None:
-        """Not what has outlived its events or hours: it would be made zero. Nor a day before it is over, which would
-        be summed up again at every sweep; those that ended since the last sweep are summed up now."""
+        """Recompute `hours` and the days they belong to.
+
+        Skips hours whose events and days whose hours have expired: they would become zero. A day is summed up only once
+        it is over, not at every sweep; days that ended since the last sweep are summed up now."""
         client, oldest = self._connected(), self._retention.oldest_event(now)
         kept = [hour for hour in hours if oldest is None or hour.start >= oldest]
         for part in _parts(kept):
@@ -180,5 +182,5 @@ def _millis(moment: datetime) -> int:
 
 
 def _utc(moment: datetime) -> datetime:
-    """The driver gives DateTime columns of UTC without or with their zone."""
+    """The driver returns UTC DateTime columns with or without a time zone."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

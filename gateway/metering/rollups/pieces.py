@@ -1,4 +1,4 @@
-"""Which table answers for which part of a time range: days and hours where they are whole, events at the edges."""
+"""Which table to read for each part of a time range: rollups for whole days and hours, events at the edges."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from gateway.metering.windows import Window
 
 Table = Literal["usage_events", "usage_hours", "usage_days"]
 Grain = Literal["day", "hour", "event"]
-"""The finest that a question needs to tell apart."""
+"""The finest resolution that a query needs."""
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 YOUNG = timedelta(hours=1)
 """Hours that ended less than this ago still get events every second; they are read from the events themselves."""
@@ -21,8 +21,8 @@ class Piece:
 
 
 def split(window: Window, *, rolled_until: datetime | None, swept_at: datetime | None, grain: Grain) -> list[Piece]:
-    """In the order of time, without gaps. `rolled_until`: every hour that ended by then is rolled up; None: none is.
-    `swept_at`: so is every day that was over by then."""
+    """Pieces in time order, without gaps. `rolled_until`: every hour that ended by then is rolled up; None: no hour is.
+    `swept_at`: every day that was over by then is rolled up."""
     if rolled_until is None or swept_at is None or grain == "event":
         return [Piece("usage_events", window)]
     start, end = _up(window.start, HOUR), min(_down(window.end, HOUR), _down(rolled_until, HOUR))

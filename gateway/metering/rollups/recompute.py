@@ -1,8 +1,8 @@
-"""The SQL that makes hours out of events and days out of hours: pure.
+"""The SQL that computes hours from events and days from hours, as pure functions.
 
-A recomputation carries its own begin as its version, and reads only after that: of two that overlap, the one with the
-higher version has seen all that was inserted before it began. A group that has lost its last event (a `lost` row whose
-gateway's own verdict came later, with another model version) gets a row of zeros.
+A recomputation uses its own start time as its version, and reads only after that. So of two that overlap, the one with
+the higher version has seen every row inserted before it began. A group that has lost its last event (a `lost` row that
+the gateway's own event replaced later, with another model version) gets a row of zeros.
 """
 
 DIMENSIONS = ("tenant_id", "key_id", "model_version", "pool", "tier", "adapter_id")
@@ -19,14 +19,14 @@ SUMS = (
     "total_latency_ms_sum",
 )
 QUANTILES = "quantilesDD(0.02, 0.5, 0.95, 0.99)"
-"""Within 2 % of the true value, and the same whatever was merged in which order."""
+"""Within 2 % of the true value, and independent of the order in which states are merged."""
 LATENCIES = {
     "ttft_ms": "e.ttft_ms",
     "tpot_ms": "if(e.completion_tokens > 1 AND e.ttft_ms IS NOT NULL,"
     " (e.total_latency_ms - e.ttft_ms) / (e.completion_tokens - 1), NULL)",
     "total_latency_ms": "toNullable(e.total_latency_ms)",
 }
-"""By name, of an event `e`. TPOT: milliseconds for each token after the first."""
+"""Name -> expression over an event `e`. TPOT: milliseconds for each token after the first."""
 EVENT_SUMS = """count() AS requests, countIf(e.status IN ('error', 'lost')) AS errors,
 sum(e.prompt_tokens) AS prompt_tokens, sum(e.cached_prompt_tokens) AS cached_prompt_tokens,
 sum(e.completion_tokens) AS completion_tokens, sum(e.cost_nanousd) AS cost_nanousd,
@@ -44,7 +44,7 @@ def merged_states() -> str:
 
 
 def finished_quantiles() -> str:
-    """`ttft_ms_p50` and so on; null where nothing was measured."""
+    """Columns `ttft_ms_p50` and so on; null if nothing was measured."""
     merge = _function("Merge")
     return ", ".join(
         f"{_finite(f'{merge}(e.{name}_state)[{i}]')} AS {name}_{label}"
@@ -62,7 +62,7 @@ _ZEROS = ", ".join(f"0 AS {name}" for name in SUMS)
 
 
 def recompute_hours() -> str:
-    """`hours`: their starts."""
+    """Parameter `hours`: the starts of the hours."""
     return f"""INSERT INTO usage_hours ({_COLUMNS})
 SELECT {_NAMES}, {ROLLUP_SUMS}, {merged_states()}, toUInt64(toUnixTimestamp64Nano(now64(9))) AS version
 FROM (
@@ -76,7 +76,9 @@ FROM (
 
 
 def recompute_day() -> str:
-    """Of its hours, which are whole. `day`: its start. One at a time: the latencies of each group take memory."""
+    """Sums up a day from its whole hours. Parameter `day`: its start.
+
+    One day at a time, because the latency states of each group take memory."""
     dimensions = ", ".join(f"e.{name} AS {name}" for name in DIMENSIONS)
     return f"""INSERT INTO usage_days ({_COLUMNS})
 SELECT toStartOfDay(e.start) AS day, {dimensions}, {ROLLUP_SUMS}, {merged_states()},
@@ -86,14 +88,14 @@ WHERE toStartOfDay(e.start) = {{day:DateTime('UTC')}} GROUP BY day, {", ".join(D
 
 
 def fresh_hours() -> str:
-    """Hours with events that were inserted at or after `since_ms`: their start, how many, and the newest insertion."""
+    """Hours with events inserted at or after `since_ms`: start, number of these rows, and the newest insertion time."""
     return """SELECT toStartOfHour(timestamp) AS hour, count() AS num_rows,
 toUnixTimestamp64Milli(max(inserted_at)) AS newest_ms
 FROM usage_events WHERE inserted_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC') GROUP BY hour ORDER BY hour"""
 
 
 def hours_between() -> str:
-    """As `fresh_hours`, of all events from `start` until `end`, and of what rollups there are."""
+    """Hours from `start` until `end` that have events or rollup rows: start and number of rows."""
     return """SELECT hour, sum(num_rows) AS num_rows FROM (
     SELECT toStartOfHour(timestamp) AS hour, count() AS num_rows FROM usage_events
     WHERE timestamp >= {start:DateTime('UTC')} AND timestamp < {end:DateTime('UTC')} GROUP BY hour

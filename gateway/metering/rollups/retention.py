@@ -18,7 +18,7 @@ class RetentionSettings(Protocol):
 
 @dataclass(frozen=True)
 class Retention:
-    """In days; None: for ever."""
+    """In days; None: unlimited."""
 
     events_days: int | None = None
     hours_days: int | None = None
@@ -29,11 +29,11 @@ class Retention:
         return cls(settings.usage_events_kept_days, settings.usage_hours_kept_days, settings.usage_days_kept_days)
 
     def oldest_event(self, now: datetime) -> datetime | None:
-        """The first hour whose events are all still there; None: every one."""
+        """The first hour whose events are all still kept; None: events never expire."""
         return None if self.events_days is None else _next_day(now - timedelta(days=self.events_days))
 
     def oldest_hour(self, now: datetime) -> datetime | None:
-        """The first day whose hours are all still there; None: every one."""
+        """The first day whose hours are all still kept; None: hours never expire."""
         return None if self.hours_days is None else _next_day(now - timedelta(days=self.hours_days))
 
 
