@@ -22,19 +22,22 @@ def upload_adapter(
     path: Annotated[
         Path, typer.Argument(help="A folder as PEFT saves it: adapter_config.json and adapter_model.safetensors.")
     ],
-    tenant: Annotated[str | None, typer.Option(help="Its owner, by name or id; left out: for everybody.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Its base model; default: the one that its config names, or the only one.")
+    tenant: Annotated[
+        str | None, typer.Option(help="The owner, a tenant's name or id; without it: for everybody.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What clients ask for; default: the folder's name.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of the one of this name.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The base model; default: the one that the adapter's config names, or the only one."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The name that clients ask for; default: the folder's name.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the existing adapter of this name.")] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Upload an adapter; it can be used as soon as its status is `ready`.
+    """Upload an adapter. It can be used as soon as its status is `ready`.
 
-    An adapter of this name that has no variant for the base model yet gets one.
+    If an adapter of this name exists without a variant for the base model, the variant is added to it.
     """
     from tiergate.admin.uploading import upload
 
@@ -50,12 +53,14 @@ def create_adapter(
     variant: Annotated[
         list[str], typer.Option(metavar="MODEL[=NAME]", help="A base model, and the adapter's name at its workers.")
     ],
-    tenant: Annotated[str | None, typer.Option(help="Its owner, by name or id; left out: for everybody.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="The owner, a tenant's name or id; without it: for everybody.")
+    ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Declare an adapter that the workers have loaded."""
+    """Declare an adapter that workers have loaded themselves."""
     with connect(base_url, admin_key) as client:
         draft = {
             "name": name,
@@ -71,7 +76,7 @@ def delete_adapter(
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
 ) -> None:
-    """Delete an adapter. Workers forget it, unless they were started with it."""
+    """Delete an adapter. Workers unload it, unless they were started with it."""
     with connect(base_url, admin_key) as client:
         client.delete(f"/adapters/{row_id(client, '/adapters', adapter, noun='adapter')}")
 

@@ -9,14 +9,18 @@ from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, 
 from tiergate.admin.output import show_rows
 from tiergate.commands.audit import verify
 
-app = typer.Typer(name="audit", help="Who changed what.")
+app = typer.Typer(name="audit", help="The audit log: who changed what.")
 app.command("verify")(verify)
 
-TenantOption = Annotated[str | None, typer.Option(help="Only of this tenant, by name or id.")]
-ActorOption = Annotated[str | None, typer.Option(help="Only by the key of this id, or the person of this email.")]
-ActionOption = Annotated[str | None, typer.Option(help="Only this (invoice.finalize), or all of a kind (invoice).")]
-ObjectOption = Annotated[str | None, typer.Option("--object", help="Only of the object of this id.")]
-RequestOption = Annotated[str | None, typer.Option("--request", help="Only by the request of this id.")]
+TenantOption = Annotated[str | None, typer.Option(help="Only changes of this tenant, by name or id.")]
+ActorOption = Annotated[
+    str | None, typer.Option(help="Only changes by the key with this id or the person with this email.")
+]
+ActionOption = Annotated[
+    str | None, typer.Option(help="Only this action (invoice.finalize), or all of one kind (invoice).")
+]
+ObjectOption = Annotated[str | None, typer.Option("--object", help="Only changes of the object with this id.")]
+RequestOption = Annotated[str | None, typer.Option("--request", help="Only changes by the request with this id.")]
 FromOption = Annotated[str | None, typer.Option("--from", help="ISO 8601, inclusive.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="ISO 8601, exclusive.")]
 _COLUMNS = ("at", "actor_key_id", "actor_email", "action", "object_id", "address", "before", "after")
@@ -31,12 +35,12 @@ def list_entries(
     request: RequestOption = None,
     since: FromOption = None,
     until: ToOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The most rows to show.")] = 100,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """List changes, the newest first."""
+    """List changes, newest first."""
     asked = _asked(actor, action, changed_object, request, since, until)
     with connect(base_url, admin_key) as client:
         asked["tenant_id"] = tenant_id(client, tenant) if tenant else None
@@ -46,7 +50,9 @@ def list_entries(
 
 @app.command("export")
 def export(
-    target: Annotated[str, typer.Argument(help="A file that ends in .jsonl or .csv; -: standard output, JSON lines.")],
+    target: Annotated[
+        str, typer.Argument(help="A file that ends in .jsonl or .csv; - for JSON lines on standard output.")
+    ],
     tenant: TenantOption = None,
     actor: ActorOption = None,
     action: ActionOption = None,
@@ -57,7 +63,7 @@ def export(
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
 ) -> None:
-    """Write changes to a file, the oldest first."""
+    """Write changes to a file, oldest first."""
     from tiergate.failure import Failure
 
     if target != "-" and not target.endswith((".jsonl", ".csv")):

@@ -15,23 +15,27 @@ _POLL_S = 1.0
 
 def erase(
     tenant: Annotated[str | None, typer.Argument(help="The tenant's name or id.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only this end user of it (`user` of requests).")] = None,
-    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    waits: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it has finished.")] = True,
+    user: Annotated[
+        str | None, typer.Option(help="Erase only this end user of the tenant (the `user` of requests).")
+    ] = None,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    waits: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the erasure has finished.")] = True,
     verify: Annotated[
-        str | None, typer.Option(metavar="ID", help="Instead: search every store again after this erasure.")
+        str | None,
+        typer.Option(metavar="ID", help="Erase nothing; search every store again after the erasure with this id."),
     ] = None,
     word: Annotated[
-        list[str] | None, typer.Option("--word", help="With --verify: look for this, too, in all texts.")
+        list[str] | None,
+        typer.Option("--word", help="With --verify: also search all texts for this word; may be repeated."),
     ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Erase a tenant, or an end user of one, from every store, for good.
+    """Erase a tenant, or one of its end users, from every store for good.
 
-    Requests are refused at once; the gateways do the rest, and go on after a crash. Exit code 1 of --verify: something
-    was found, or a store could not be searched.
+    Requests are refused at once. The gateways do the rest, and resume after a crash. With --verify the exit code is 1
+    if something was found, a store could not be searched, or the report does not match its seal.
     """
     with connect(base_url, admin_key) as client:
         if verify is not None:

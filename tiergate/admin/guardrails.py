@@ -7,27 +7,39 @@ from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, 
 from tiergate.admin.output import show_row, show_rows
 from tiergate.failure import Failure
 
-app = typer.Typer(name="guardrail", help="Hooks that check what goes to a model and what it says.")
+app = typer.Typer(name="guardrail", help="Guardrails: hooks that check the prompts and answers of models.")
 
 Guardrail = Annotated[str, typer.Argument(metavar="GUARDRAIL", help="The guardrail's name or id.")]
-Owner = Annotated[str | None, typer.Option("--tenant", help="Its owner, by name or id; left out: everybody's.")]
+Owner = Annotated[
+    str | None, typer.Option("--tenant", help="The owner, a tenant's name or id; without it: everybody's.")
+]
 SecretEnv = Annotated[
     str | None,
     typer.Option(
         "--authorization-env", metavar="NAME", help="The environment variable with the Authorization header's value."
     ),
 ]
-Model = Annotated[str | None, typer.Option(help="The moderation model that the hook is asked for.")]
-Checks = Annotated[str | None, typer.Option(metavar="input|output|both", help="What it checks; default: both.")]
-Categories = Annotated[
-    list[str] | None, typer.Option("--category", help="One that blocks; repeat it. None: whatever is flagged.")
+Model = Annotated[str | None, typer.Option(help="The moderation model, sent to the hook as `model`.")]
+Checks = Annotated[
+    str | None, typer.Option(metavar="input|output|both", help="What the guardrail checks; default: both.")
 ]
-Deadline = Annotated[int | None, typer.Option("--deadline-ms", help="What a check may take; default: 2000.")]
+Categories = Annotated[
+    list[str] | None,
+    typer.Option("--category", help="A category that blocks; may be repeated. None: whatever is flagged blocks."),
+]
+Deadline = Annotated[
+    int | None, typer.Option("--deadline-ms", help="The milliseconds that a check may take; default: 2000.")
+]
 OnFailure = Annotated[
-    str | None, typer.Option(metavar="open|closed", help="What becomes of what it cannot check; default: closed.")
+    str | None,
+    typer.Option(
+        metavar="open|closed",
+        help="Whether text that cannot be checked passes (open) or is refused (closed); default: closed.",
+    ),
 ]
 Window = Annotated[
-    int | None, typer.Option("--window-chars", help="How much of a stream is held back at a time; default: 500.")
+    int | None,
+    typer.Option("--window-chars", help="How many characters of a stream are held back until checked; default: 500."),
 ]
 
 
@@ -35,7 +47,7 @@ Window = Annotated[
 def list_guardrails(
     tenant: Owner = None, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False
 ) -> None:
-    """List guardrails; those that check a tenant's requests with --tenant."""
+    """List guardrails; with --tenant, those that check the tenant's requests."""
     with connect(base_url, admin_key) as client:
         owner = tenant_id(client, tenant) if tenant else None
         columns = (
@@ -55,7 +67,7 @@ def list_guardrails(
 @app.command("add")
 def add_guardrail(
     name: str,
-    url: Annotated[str, typer.Option(help="Answers as OpenAI's /v1/moderations does.")],
+    url: Annotated[str, typer.Option(help="The hook's URL, which answers as OpenAI's /v1/moderations does.")],
     tenant: Owner = None,
     authorization_env: SecretEnv = None,
     model: Model = None,
@@ -68,7 +80,7 @@ def add_guardrail(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Have requests checked from now on."""
+    """Add a guardrail, which checks requests from now on."""
     fields = given(
         authorization=_authorization(authorization_env),
         model=model,
@@ -87,9 +99,11 @@ def add_guardrail(
 def set_guardrail(
     guardrail: Guardrail,
     tenant: Owner = None,
-    url: Annotated[str | None, typer.Option(help="At another server: give the authorization again.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A new URL; if it is at another server, give the authorization again.")
+    ] = None,
     authorization_env: SecretEnv = None,
-    no_authorization: Annotated[bool, typer.Option("--no-authorization", help="Forget the authorization.")] = False,
+    no_authorization: Annotated[bool, typer.Option("--no-authorization", help="Remove the authorization.")] = False,
     model: Model = None,
     checks: Checks = None,
     categories: Categories = None,
@@ -102,7 +116,7 @@ def set_guardrail(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change a guardrail; what is not given stays."""
+    """Change a guardrail. Options that are not given keep their values."""
     changes: dict[str, Any] = dict(
         given(
             url=url,
@@ -127,7 +141,7 @@ def set_guardrail(
 def remove_guardrail(
     guardrail: Guardrail, tenant: Owner = None, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = ""
 ) -> None:
-    """Have nothing checked by it any more."""
+    """Remove a guardrail, which then checks no further requests."""
     with connect(base_url, admin_key) as client:
         client.delete(f"/guardrails/{row_id(client, '/guardrails', guardrail, noun='guardrail', tenant=tenant)}")
 

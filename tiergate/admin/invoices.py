@@ -8,28 +8,33 @@ from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, 
 from tiergate.admin.output import show_row, show_rows
 
 app = typer.Typer(name="invoice", help="Invoices, credit notes and prepaid credit; amounts in 1e-9 dollars.")
-credit = typer.Typer(name="credit", help="A tenant's prepaid credit.")
+credit = typer.Typer(name="credit", help="Prepaid credit of tenants.")
 account = typer.Typer(name="account", help="How a tenant is billed: time zone, tax, recipient.")
 app.add_typer(credit)
 app.add_typer(account)
 
 TenantName = Annotated[str, typer.Argument(help="The tenant's name or id.")]
-InvoiceId = Annotated[str, typer.Argument(help="As `tiergate invoice list` shows it.")]
+InvoiceId = Annotated[str, typer.Argument(help="The invoice's id, as `tiergate invoice list` shows it.")]
 _COLUMNS = ("id", "number", "kind", "status", "tenant_id", "period_start", "period_end", "total_nanousd", "due_nanousd")
 
 
 @app.command("create")
 def create_invoice(
-    tenant: Annotated[str | None, typer.Argument(help="A tenant's name or id; left out: with --all.")] = None,
-    month: Annotated[str | None, typer.Option(help="2026-03, in the tenant's time zone.")] = None,
-    start: Annotated[str | None, typer.Option("--from", help="ISO 8601; default: the last one's end.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="ISO 8601 with a zone; default: now.")] = None,
-    is_for_all: Annotated[bool, typer.Option("--all", help="For every tenant that has none of the period.")] = False,
+    tenant: Annotated[str | None, typer.Argument(help="The tenant's name or id; left out with --all.")] = None,
+    month: Annotated[str | None, typer.Option(help="A month in the tenant's time zone, such as 2026-03.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="ISO 8601 with a time zone; default: the end of the last final invoice."),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="ISO 8601 with a time zone; default: now.")] = None,
+    is_for_all: Annotated[
+        bool, typer.Option("--all", help="For every tenant that has no invoice for the period.")
+    ] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a draft of a month, or on demand of any period."""
+    """Draft an invoice for a month or any other period."""
     from tiergate.admin.client import ApiError
     from tiergate.failure import Failure
 
@@ -86,13 +91,13 @@ def show_invoice(
 @app.command("requests")
 def list_requests(
     invoice: InvoiceId,
-    position: Annotated[int, typer.Argument(help="The line, as `tiergate invoice show` numbers it.")],
-    limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 1000,
+    position: Annotated[int, typer.Argument(help="The line's position, as `tiergate invoice show` shows it.")],
+    limit: Annotated[int, typer.Option(min=1, help="The most rows to show.")] = 1000,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the requests that a line is the sum of."""
+    """List the requests that a line sums up."""
     with connect(base_url, admin_key) as client:
         rows = client.rows(f"/invoices/{invoice}/lines/{position}/requests", max_rows=limit)
         show_rows(rows, as_json=as_json)
@@ -102,7 +107,7 @@ def list_requests(
 def recalculate_invoice(
     invoice: InvoiceId, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False
 ) -> None:
-    """Calculate a draft anew, with what has come since."""
+    """Recalculate a draft with the usage that has arrived since."""
     with connect(base_url, admin_key) as client:
         show_row(client.post(f"/invoices/{invoice}/recalculate", {}), as_json=as_json)
 
@@ -111,7 +116,7 @@ def recalculate_invoice(
 def finalize_invoice(
     invoice: InvoiceId, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False
 ) -> None:
-    """Make a draft final: it gets its number, takes what prepaid credit covers, and never changes again."""
+    """Make a draft final: it gets its number, is paid from prepaid credit where possible, and never changes again."""
     with connect(base_url, admin_key) as client:
         show_row(client.post(f"/invoices/{invoice}/finalize", {}), as_json=as_json)
 
@@ -126,13 +131,13 @@ def delete_invoice(invoice: InvoiceId, base_url: BaseUrl = DEFAULT_BASE_URL, adm
 @app.command("credit-note")
 def credit_note(
     invoice: InvoiceId,
-    net: Annotated[int, typer.Option(min=1, help="What is taken back, before tax.")],
-    reason: Annotated[str, typer.Option(help="As it stands on the note.")],
+    net: Annotated[int, typer.Option(min=1, help="The amount to take back, before tax.")],
+    reason: Annotated[str, typer.Option(help="The reason, which the credit note states.")],
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Take back a part of a final invoice; it becomes the tenant's credit."""
+    """Take back a part of a final invoice; the amount becomes the tenant's credit."""
     with connect(base_url, admin_key) as client:
         draft = {"net_nanousd": net, "reason": reason}
         show_row(client.post(f"/invoices/{invoice}/credit-notes", draft), as_json=as_json)
@@ -141,7 +146,9 @@ def credit_note(
 @app.command("download")
 def download_invoice(
     invoice: InvoiceId,
-    target: Annotated[Path, typer.Argument(help="A file; its ending, html, pdf or csv, says what it will be.")],
+    target: Annotated[
+        Path, typer.Argument(help="The file to write; its ending (.html, .pdf or .csv) selects the format.")
+    ],
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
 ) -> None:
@@ -158,7 +165,7 @@ def download_invoice(
 def show_credit(
     tenant: TenantName, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False
 ) -> None:
-    """Show what is left of a tenant's credit, and what became of the rest."""
+    """Show the balance of a tenant's credit and its entries."""
     with connect(base_url, admin_key) as client:
         tenant = tenant_id(client, tenant)
         balance = client.get(f"/credits/{tenant}/balance")
@@ -173,13 +180,13 @@ def show_credit(
 @credit.command("grant")
 def grant_credit(
     tenant: TenantName,
-    amount: Annotated[int, typer.Option(help="Paid ahead, or given; negative: taken back.")],
-    note: Annotated[str, typer.Option(help="Why, for the record.")],
+    amount: Annotated[int, typer.Option(help="The credit to add; a negative amount takes credit back.")],
+    note: Annotated[str, typer.Option(help="The reason, for the record.")],
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add credit, from which final invoices are paid first."""
+    """Add credit, which pays final invoices first."""
     with connect(base_url, admin_key) as client:
         draft = {"tenant_id": tenant_id(client, tenant), "amount_nanousd": amount, "note": note}
         show_row(client.post("/credits", draft), as_json=as_json)
@@ -197,10 +204,12 @@ def show_account(
 @account.command("set")
 def set_account(
     tenant: TenantName,
-    time_zone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin.")] = None,
-    tax_name: Annotated[str | None, typer.Option(help="Such as VAT.")] = None,
-    tax_basis_points: Annotated[int | None, typer.Option(min=0, max=10_000, help="1900 are 19 %.")] = None,
-    recipient: Annotated[str | None, typer.Option(help="Name and address; \\n begins a new line.")] = None,
+    time_zone: Annotated[str | None, typer.Option(help="A time zone, such as Europe/Berlin.")] = None,
+    tax_name: Annotated[str | None, typer.Option(help="The tax's name, such as VAT.")] = None,
+    tax_basis_points: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="The tax in basis points: 1900 is 19 %.")
+    ] = None,
+    recipient: Annotated[str | None, typer.Option(help="Name and address; \\n starts a new line.")] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,

@@ -16,20 +16,23 @@ KeyId = Annotated[
 ]
 ScopeOption = Annotated[
     list[str] | None,
-    typer.Option("--scope", help="inference (default), usage, tenant-admin, platform-admin; may be repeated."),
+    typer.Option("--scope", help="inference (default), usage, tenant-admin or platform-admin; may be repeated."),
 ]
 ModelOption = Annotated[
-    list[str] | None, typer.Option("--model", help="Only this pool, model or adapter; may be repeated; any: all.")
+    list[str] | None, typer.Option("--model", help="Allow only this pool, model or adapter; may be repeated; any: all.")
 ]
 NetworkOption = Annotated[
-    list[str] | None, typer.Option("--network", help="Only from this CIDR network; may be repeated; any: anywhere.")
+    list[str] | None,
+    typer.Option("--network", help="Allow requests only from this CIDR network; may be repeated; any: from anywhere."),
 ]
-ExpiryOption = Annotated[str | None, typer.Option("--expires-at", help="ISO 8601 with a zone; never: no end.")]
+ExpiryOption = Annotated[
+    str | None, typer.Option("--expires-at", help="ISO 8601 with a time zone; never: the key does not expire.")
+]
 
 
 @app.command("list")
 def list_keys(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False) -> None:
-    """List keys; the keys themselves are shown only when they are made."""
+    """List keys. The secret of a key is shown only when it is made."""
     with connect(base_url, admin_key) as client:
         columns = ("id", "tenant_id", "name", "prefix", "scopes", "last_used_at", "expires_at", "revoked_at")
         show_rows(client.rows("/keys"), columns, as_json=as_json)
@@ -48,7 +51,7 @@ def create_key(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is shown this once."""
+    """Make a key. It is shown only once."""
     with connect(base_url, admin_key) as client:
         terms = _terms(model, network, expires_at, limit)
         draft = {"tenant_id": tenant_id(client, tenant), "name": name, "scopes": scope or ["inference"], **terms}
@@ -68,7 +71,7 @@ def change_key(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Rename a key, or change what it may do, from where and until when."""
+    """Rename a key, or change what it may do, from where, and until when."""
     with connect(base_url, admin_key) as client:
         fields = {**given(name=name, scopes=scope or None), **_terms(model, network, expires_at, limit)}
         show_row(client.patch(f"/keys/{_id(client, key_id)}", fields), as_json=as_json)
@@ -77,12 +80,12 @@ def change_key(
 @app.command("rotate")
 def rotate_key(
     key_id: KeyId,
-    overlap_s: Annotated[int, typer.Option(help="How long the old one works beside the new one.")] = 3600,
+    overlap_s: Annotated[int, typer.Option(help="How many seconds the old key keeps working.")] = 3600,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a new key with everything that this one has. It is shown this once."""
+    """Replace a key by a new one with the same id, limits and rights. It is shown only once."""
     with connect(base_url, admin_key) as client:
         show_row(client.post(f"/keys/{_id(client, key_id)}/rotate", {"overlap_s": overlap_s}), as_json=as_json)
 
@@ -93,7 +96,7 @@ def revoke_key(
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
 ) -> None:
-    """Revoke a key; every gateway refuses it within a second, or two without Redis."""
+    """Revoke a key. Every gateway refuses it within a second, or two while Redis is away."""
     with connect(base_url, admin_key) as client:
         client.delete(f"/keys/{_id(client, key_id)}")
 

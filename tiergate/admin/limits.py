@@ -10,7 +10,9 @@ from tiergate.failure import Failure
 
 LimitOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", metavar="NAME=NUMBER", help="concurrency=2; =null takes it back; may be repeated."),
+    typer.Option(
+        "--limit", metavar="NAME=NUMBER", help="A limit, such as concurrency=2; =null removes it; may be repeated."
+    ),
 ]
 
 

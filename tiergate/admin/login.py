@@ -8,7 +8,7 @@ from tiergate.admin.output import show_row, show_rows
 from tiergate.admin.profiles import DEFAULT, Profile, profiles_path, read_profiles, write_profiles
 from tiergate.failure import Failure
 
-ProfileName = Annotated[str, typer.Option("--profile", help="One name for each platform.")]
+ProfileName = Annotated[str, typer.Option("--profile", help="The name under which the platform is kept.")]
 
 
 def login(
@@ -16,9 +16,11 @@ def login(
     base_url: Annotated[str, typer.Option(help="The gateway's base URL.")] = DEFAULT_BASE_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a platform's address and an admin key, which is asked for, so that commands need neither.
+    """Store a platform's address and an admin key, which is asked for, so that commands need neither.
 
-    From then on commands go there; `TIERGATE_PROFILE=NAME` chooses another one, and --admin-key does without."""
+    From then on commands use this platform. `TIERGATE_PROFILE=NAME` selects another profile, and --admin-key overrides
+    profiles.
+    """
     from tiergate.admin.client import AdminClient
 
     # From a pipe or a terminal, never from the arguments, which everybody on the machine sees.
@@ -39,7 +41,7 @@ def login(
 
 
 def logout(profile: ProfileName = DEFAULT) -> None:
-    """Forget a profile. Its key goes on working: `tiergate key revoke` ends it."""
+    """Forget a profile. Its key keeps working until `tiergate key revoke`."""
     profiles = read_profiles()
     if profiles.by_name.pop(profile, None) is None:
         raise Failure(f"there is no profile {profile!r}")
@@ -49,7 +51,7 @@ def logout(profile: ProfileName = DEFAULT) -> None:
 
 
 def list_profiles(as_json: AsJson = False) -> None:
-    """List the platforms that `tiergate login` keeps."""
+    """List the platforms that `tiergate login` has stored."""
     profiles = read_profiles()
     rows = [
         {"profile": name, "base_url": each.base_url, "is_current": name == profiles.current}

@@ -7,18 +7,21 @@ from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, 
 from tiergate.admin.output import show_row, show_rows
 from tiergate.admin.rerate import rerate
 
-app = typer.Typer(name="price", help="Prices of one token, in 1e-9 dollars: 100 is $0.10 a million.")
+app = typer.Typer(name="price", help="Prices per token, in 1e-9 dollars: 100 is $0.10 per million tokens.")
 app.command("rerate")(rerate)
-surcharges = typer.Typer(name="surcharge", help="What each token of an adapter costs more.")
-discounts = typer.Typer(name="discount", help="What a tier's tenants pay less.")
+surcharges = typer.Typer(name="surcharge", help="What a token costs in addition if an adapter serves it.")
+discounts = typer.Typer(name="discount", help="Discounts of tiers and of batches.")
 app.add_typer(surcharges)
 app.add_typer(discounts)
 
-ValidFrom = Annotated[str | None, typer.Option(help="ISO 8601 with a zone; default: now.")]
+ValidFrom = Annotated[str | None, typer.Option(help="ISO 8601 with a time zone; default: now.")]
 IsCorrection = Annotated[
-    bool, typer.Option("--correction", help="--valid-from may be in the past; `price rerate` prices that usage anew.")
+    bool,
+    typer.Option(
+        "--correction", help="Allow --valid-from in the past; `tiergate price rerate` then reprices that usage."
+    ),
 ]
-Version = Annotated[str, typer.Argument(help="As `list` shows it.")]
+Version = Annotated[str, typer.Argument(help="The version, as `list` shows it.")]
 
 
 @app.command("list")
@@ -43,14 +46,17 @@ def list_prices(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", 
 @app.command("add")
 def add_price(
     model_id: str,
-    prompt: Annotated[int, typer.Option(min=0, help="A prompt token.")],
-    completion: Annotated[int, typer.Option(min=0, help="A completion token.")],
+    prompt: Annotated[int, typer.Option(min=0, help="The price of a prompt token.")],
+    completion: Annotated[int, typer.Option(min=0, help="The price of a completion token.")],
     cached_prompt: Annotated[
-        int | None, typer.Option(min=0, help="A cached prompt token; default: as --prompt.")
+        int | None, typer.Option(min=0, help="The price of a cached prompt token; default: as --prompt.")
     ] = None,
-    minimum: Annotated[int, typer.Option(min=0, help="What a request costs at least.")] = 0,
+    minimum: Annotated[int, typer.Option(min=0, help="The least that a request costs.")] = 0,
     cached_answer: Annotated[
-        int, typer.Option(min=0, max=10_000, help="An answer from the cache, in 1/10,000 of its output's price.")
+        int,
+        typer.Option(
+            min=0, max=10_000, help="The share of the output's price that a cached answer costs, in 1/10,000."
+        ),
     ] = 0,
     valid_from: ValidFrom = None,
     is_correction: IsCorrection = False,
@@ -58,7 +64,7 @@ def add_price(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add a new version of a model's price; past usage keeps its own."""
+    """Add a new version of a model's price. Past usage keeps its price."""
     with connect(base_url, admin_key) as client:
         draft = {
             "model_id": model_id,
@@ -88,8 +94,10 @@ def list_surcharges(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = 
 @surcharges.command("add")
 def add_surcharge(
     model_id: str,
-    token: Annotated[int, typer.Option(min=0, help="A token of prompt or answer.")],
-    adapter: Annotated[str | None, typer.Option(help="The adapter's id; left out: all without their own.")] = None,
+    token: Annotated[int, typer.Option(min=0, help="The surcharge on a token of prompt or answer.")],
+    adapter: Annotated[
+        str | None, typer.Option(help="The adapter's id; without it: all adapters without a surcharge of their own.")
+    ] = None,
     valid_from: ValidFrom = None,
     is_correction: IsCorrection = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
@@ -118,15 +126,15 @@ def list_discounts(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "
 
 @discounts.command("add")
 def add_discount(
-    basis_points: Annotated[int, typer.Option(min=0, max=10_000, help="1500 are 15 %.")],
-    tier: Annotated[str | None, typer.Argument(help="Left out: of batches.")] = None,
+    basis_points: Annotated[int, typer.Option(min=0, max=10_000, help="The discount in basis points: 1500 is 15 %.")],
+    tier: Annotated[str | None, typer.Argument(help="The tier; without it: the discount for batches.")] = None,
     valid_from: ValidFrom = None,
     is_correction: IsCorrection = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add a new version of a tier's discount, or of that of batches."""
+    """Add a new version of the discount of a tier or of batches."""
     with connect(base_url, admin_key) as client:
         fields = given(valid_from=valid_from, tier=tier)
         draft = {"basis_points": basis_points, "is_correction": is_correction, **fields}

@@ -10,12 +10,12 @@ from tiergate.admin.output import show_row, show_rows
 def reconcile(
     since: Annotated[str | None, typer.Option("--from", help="ISO 8601; default: 24 hours before --to.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="ISO 8601; default: now.")] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="Also the hours that add up.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Also show the hours that add up.")] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare what gateways admitted, what ClickHouse holds and what workers counted; exit 1 where they differ."""
+    """Compare what gateways admitted, what ClickHouse holds and what workers counted. Exit code 1: they differ."""
     with connect(base_url, admin_key) as client:
         found = client.get("/reconciliation", **{"from": since, "to": until, "all": show_all})
     if as_json:

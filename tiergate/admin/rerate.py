@@ -14,15 +14,17 @@ _SUMS = ("num_events", "num_changed", "old_nanousd", "new_nanousd")
 
 
 def rerate(
-    start: Annotated[str, typer.Option("--from", help="ISO 8601 with a zone, inclusive.")],
-    end: Annotated[str, typer.Option("--to", help="ISO 8601 with a zone, exclusive.")],
+    start: Annotated[str, typer.Option("--from", help="ISO 8601 with a time zone, inclusive.")],
+    end: Annotated[str, typer.Option("--to", help="ISO 8601 with a time zone, exclusive.")],
     tenant: Annotated[str | None, typer.Option(help="Only this tenant, by name or id.")] = None,
-    is_applied: Annotated[bool, typer.Option("--apply", help="Write the new costs, not only show them.")] = False,
+    is_applied: Annotated[
+        bool, typer.Option("--apply", help="Write the new costs instead of only showing the difference.")
+    ] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Price past usage anew, with the price book as it stands now, and show the difference."""
+    """Reprice past usage with the current price book, and show the difference."""
     from rich.console import Console
 
     totals: Counter[str] = Counter()

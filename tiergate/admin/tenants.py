@@ -6,7 +6,7 @@ from tiergate.admin.limits import LimitOption, assignments
 from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, given, tenant_id
 from tiergate.admin.output import show_row, show_rows
 
-app = typer.Typer(name="tenant", help="Tenants: the customers.")
+app = typer.Typer(name="tenant", help="Tenants, which are the platform's customers.")
 TenantName = Annotated[str, typer.Argument(help="The tenant's name or id.")]
 
 
@@ -20,8 +20,10 @@ def list_tenants(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "",
 @app.command("create")
 def create_tenant(
     name: str,
-    tier: Annotated[str, typer.Option(help="free, pro, enterprise or another tier.")] = "free",
-    local_only: Annotated[bool, typer.Option("--local-only", help="Never send its requests to a provider.")] = False,
+    tier: Annotated[str, typer.Option(help="The tenant's tier: free, pro, enterprise or another one.")] = "free",
+    local_only: Annotated[
+        bool, typer.Option("--local-only", help="Never send its requests to an external provider.")
+    ] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
@@ -47,21 +49,28 @@ def change_tenant(
     name: Annotated[str | None, typer.Option(help="A new name.")] = None,
     tier: Annotated[str | None, typer.Option(help="Another tier.")] = None,
     suspend: Annotated[
-        bool | None, typer.Option("--suspend/--resume", help="Refuse all its keys, or take it back.")
+        bool | None, typer.Option("--suspend/--resume", help="Refuse all of its keys, or accept them again.")
     ] = None,
     local_only: Annotated[
-        bool | None, typer.Option("--local-only/--may-leave", help="Never send its requests to a provider, or do.")
+        bool | None,
+        typer.Option(
+            "--local-only/--may-leave", help="Never send its requests to an external provider, or allow it again."
+        ),
     ] = None,
     limit: LimitOption = None,
     user_limit: Annotated[
         list[str] | None,
-        typer.Option("--user-limit", metavar="NAME=NUMBER", help="The same, of each of its end users."),
+        typer.Option(
+            "--user-limit",
+            metavar="NAME=NUMBER",
+            help="A limit of each of its end users, in the same form; may be repeated.",
+        ),
     ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Rename a tenant, move it to another tier, suspend or resume it, give it limits in place of its tier's."""
+    """Rename a tenant, move it to another tier, suspend or resume it, or give it limits that replace its tier's."""
     with connect(base_url, admin_key) as client:
         limits = given(
             limits=assignments(limit) if limit else None, user_limits=assignments(user_limit) if user_limit else None
@@ -72,6 +81,6 @@ def change_tenant(
 
 @app.command("delete")
 def delete_tenant(tenant: TenantName, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "") -> None:
-    """Delete a tenant for good: its keys stop working, its adapters go; its usage stays for invoices."""
+    """Delete a tenant for good: its keys stop working and its adapters are removed. Its usage is kept for invoices."""
     with connect(base_url, admin_key) as client:
         client.delete(f"/tenants/{tenant_id(client, tenant)}")

@@ -6,7 +6,7 @@ from tiergate.admin.limits import assignments
 from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, connect, given
 from tiergate.admin.output import show_row, show_rows
 
-app = typer.Typer(name="tier", help="Tiers: limits and routing of their tenants.")
+app = typer.Typer(name="tier", help="Tiers, which set the limits and routing of their tenants.")
 _COLUMNS = ("name", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "retired_at")
 
 
@@ -30,7 +30,7 @@ def show_tier(
 def change_tier(
     name: str,
     changes: Annotated[
-        list[str], typer.Argument(metavar="FIELD=VALUE...", help="requests_per_minute=600; null: none.")
+        list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as requests_per_minute=600; null: no limit.")
     ],
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
@@ -45,9 +45,10 @@ def change_tier(
 def create_tier(
     name: str,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="FIELD=VALUE...", help="In place of the copied or the default ones.")
+        list[str] | None,
+        typer.Argument(metavar="FIELD=VALUE...", help="Values that replace the copied ones or the defaults."),
     ] = None,
-    copy_of: Annotated[str | None, typer.Option("--copy-of", help="Another tier, to start from.")] = None,
+    copy_of: Annotated[str | None, typer.Option("--copy-of", help="The tier to copy the other values from.")] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
@@ -61,11 +62,11 @@ def create_tier(
 @app.command("retire")
 def retire_tier(
     name: str,
-    restore: Annotated[bool, typer.Option("--restore", help="Take it back.")] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Make a retired tier available again.")] = False,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Let no new tenants have a tier; those that have it keep it."""
+    """Retire a tier: it accepts no new tenants, and those that have it keep it."""
     with connect(base_url, admin_key) as client:
         show_row(client.patch(f"/tiers/{name}", {"is_retired": not restore}), as_json=as_json)

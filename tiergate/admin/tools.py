@@ -13,20 +13,22 @@ from tiergate.failure import Failure
 if TYPE_CHECKING:
     from tiergate.admin.client import AdminClient
 
-app = typer.Typer(name="tool", help="Tools that the platform calls itself when a model asks for them.")
+app = typer.Typer(name="tool", help="Server tools, which the platform itself calls when a model asks for them.")
 
 Tool = Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name or id.")]
-Owner = Annotated[str | None, typer.Option("--tenant", help="Its owner, by name or id; left out: everybody's.")]
-Description = Annotated[str, typer.Option(help="For the model: what it does, and when to call it.")]
-Parameters = Annotated[str, typer.Option(metavar="FILE|JSON", help="The JSON schema of its arguments.")]
-Url = Annotated[str, typer.Option(help="Gets a POST with the arguments, and answers with JSON.")]
-Header = Annotated[str | None, typer.Option(help="The credential's header; default: Authorization.")]
+Owner = Annotated[
+    str | None, typer.Option("--tenant", help="The owner, a tenant's name or id; without it: everybody's.")
+]
+Description = Annotated[str, typer.Option(help="Tells the model what the tool does and when to call it.")]
+Parameters = Annotated[str, typer.Option(metavar="FILE|JSON", help="The JSON schema of the tool's arguments.")]
+Url = Annotated[str, typer.Option(help="The URL that receives the arguments as a POST and answers with JSON.")]
+Header = Annotated[str | None, typer.Option(help="The header that carries the credential; default: Authorization.")]
 SecretEnv = Annotated[
     str | None, typer.Option(metavar="NAME", help="The environment variable that holds the credential's value.")
 ]
-Timeout = Annotated[float | None, typer.Option(help="Seconds that a call may take; default: 10.")]
-ResultBytes = Annotated[int | None, typer.Option(help="What it may answer at most; default: 16384.")]
-Rounds = Annotated[int | None, typer.Option(help="In how many rounds of a request it may be called; default: 4.")]
+Timeout = Annotated[float | None, typer.Option(help="The seconds that a call may take; default: 10.")]
+ResultBytes = Annotated[int | None, typer.Option(help="The most bytes of a result; default: 16384.")]
+Rounds = Annotated[int | None, typer.Option(help="In how many rounds of a request the tool may be called; default: 4.")]
 
 
 @app.command("list")
@@ -41,7 +43,7 @@ def list_tools(base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", a
 def show_tool(
     tool: Tool, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "", as_json: AsJson = False
 ) -> None:
-    """Show a tool; its secret is never shown."""
+    """Show a tool, without its secret."""
     with connect(base_url, admin_key) as client:
         show_row(_find(client, tool), as_json=as_json)
 
@@ -62,7 +64,7 @@ def create_tool(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Register a tool; requests name it in `server_tools`."""
+    """Register a tool, which requests then name in `server_tools`."""
     fields = given(
         credential=_credential(header, secret_env),
         timeout_s=timeout,
@@ -86,10 +88,12 @@ def update_tool(
     tool: Tool,
     description: Annotated[str | None, typer.Option()] = None,
     parameters: Annotated[str | None, typer.Option(metavar="FILE|JSON")] = None,
-    url: Annotated[str | None, typer.Option(help="At another server: give the credential again.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A new URL; if it is at another server, give the credential again.")
+    ] = None,
     header: Header = None,
     secret_env: SecretEnv = None,
-    no_credential: Annotated[bool, typer.Option("--no-credential", help="Forget the credential.")] = False,
+    no_credential: Annotated[bool, typer.Option("--no-credential", help="Remove the credential.")] = False,
     timeout: Timeout = None,
     max_result_bytes: ResultBytes = None,
     max_rounds: Rounds = None,
@@ -98,7 +102,7 @@ def update_tool(
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change a tool; what is not given stays."""
+    """Change a tool. Options that are not given keep their values."""
     changes: dict[str, Any] = dict(
         given(
             description=description,
@@ -119,7 +123,7 @@ def update_tool(
 
 @app.command("delete")
 def delete_tool(tool: Tool, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = "") -> None:
-    """Delete a tool; requests that name it are refused from now on."""
+    """Delete a tool. Requests that name it are refused from now on."""
     with connect(base_url, admin_key) as client:
         client.delete(f"/tools/{quote(str(_find(client, tool)['id']))}")
 

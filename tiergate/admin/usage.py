@@ -16,11 +16,11 @@ app = typer.Typer(name="usage", help="Show who used how much.", invoke_without_c
 @app.callback()
 def usage(
     context: typer.Context,
-    group_by: Annotated[GroupBy, typer.Option(help="One row each.")] = "tenant",
+    group_by: Annotated[GroupBy, typer.Option(help="What each row stands for.")] = "tenant",
     since: Annotated[str | None, typer.Option("--from", help="ISO 8601, inclusive.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="ISO 8601, exclusive.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant, by name or id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="The most rows to show.")] = 1000,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
@@ -35,12 +35,12 @@ def usage(
 
 @app.command()
 def rebuild(
-    since: Annotated[datetime, typer.Option("--from", help="ISO 8601 in UTC: the first hour.")],
-    until: Annotated[datetime, typer.Option("--to", help="ISO 8601 in UTC: up to this hour.")],
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    since: Annotated[datetime, typer.Option("--from", help="ISO 8601 in UTC: the first hour of the range.")],
+    until: Annotated[datetime, typer.Option("--to", help="ISO 8601 in UTC: the end of the range, exclusive.")],
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make hours and days of usage again from their events, straight in ClickHouse."""
+    """Rebuild the hours and days of usage from their events, directly in ClickHouse."""
     from tiergate.commands.rebuild import rebuild_rollups
 
     num_hours = rebuild_rollups(config, since.replace(tzinfo=UTC), until.replace(tzinfo=UTC))

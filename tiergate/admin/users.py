@@ -10,19 +10,21 @@ from tiergate.failure import Failure
 if TYPE_CHECKING:
     from tiergate.admin.client import AdminClient
 
-app = typer.Typer(name="user", help="End users of tenants that have limits by name.")
+app = typer.Typer(name="user", help="End users of tenants that have limits of their own.")
 TenantName = Annotated[str, typer.Argument(help="The tenant's name or id.")]
-UserName = Annotated[str, typer.Argument(help="What requests have as `user`.")]
+UserName = Annotated[str, typer.Argument(help="The end user's name, which is the `user` of requests.")]
 
 
 @app.command("list")
 def list_users(
-    tenant: Annotated[str | None, typer.Argument(help="Only this tenant's, by its name or id.")] = None,
+    tenant: Annotated[
+        str | None, typer.Argument(help="Only this tenant's end users, by the tenant's name or id.")
+    ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """List end users; those without limits of their own have the tenant's `user_limits` and are not here."""
+    """List end users with limits of their own; all others have their tenant's `user_limits`."""
     with connect(base_url, admin_key) as client:
         owner = None if tenant is None else tenant_id(client, tenant)
         rows = [row for row in client.rows("/users") if owner in (None, row["tenant_id"])]
@@ -33,12 +35,14 @@ def list_users(
 def set_limits(
     tenant: TenantName,
     user: UserName,
-    changes: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...", help="concurrency=2; =null takes it back.")],
+    changes: Annotated[
+        list[str], typer.Argument(metavar="NAME=NUMBER...", help="Such as concurrency=2; =null removes the limit.")
+    ],
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give an end user limits, for example `tiergate user limits acme alice requests_per_minute=10`."""
+    """Set limits of an end user, for example `tiergate user limits acme alice requests_per_minute=10`."""
     with connect(base_url, admin_key) as client:
         owner, limits = tenant_id(client, tenant), assignments(changes)
         found = _find(client, owner, user)
@@ -53,7 +57,7 @@ def set_limits(
 def delete_user(
     tenant: TenantName, user: UserName, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: AdminKey = ""
 ) -> None:
-    """Take all of an end user's own limits back: the tenant's `user_limits` hold again."""
+    """Remove all of an end user's own limits; the tenant's `user_limits` apply again."""
     with connect(base_url, admin_key) as client:
         found = _find(client, tenant_id(client, tenant), user)
         if found is None:

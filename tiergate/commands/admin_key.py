@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 def admin_key(
     name: Annotated[str, typer.Option(help="What the key is for.")] = "admin-key",
     data_dir: Annotated[
-        Path | None, typer.Option(help="A data directory of `tiergate up`; default: TIERGATE_DATA_DIR.")
+        Path | None, typer.Option(help="The data directory of a `tiergate up`; default: TIERGATE_DATA_DIR.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a platform-admin key with nothing but the database: when no other is left, or none is known.
+    """Make a platform-admin key with access to the database only, for when no other key is left or known.
 
-    The key is shown this once. It needs TIERGATE_KEY_PEPPER and, without SQLite in the data directory,
-    TIERGATE_DATABASE_URL; where `tiergate up` keeps its keys, it finds the pepper there.
+    The key is shown only once. The command needs TIERGATE_KEY_PEPPER and, unless the database is SQLite in the data
+    directory, TIERGATE_DATABASE_URL. In a data directory of `tiergate up` it finds the pepper itself.
     """
     from tiergate.commands.settings import settings_here
 

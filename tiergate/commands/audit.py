@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 def verify(
     since: Annotated[
         str | None,
-        typer.Option(metavar="ROWS:HASH", help="What an earlier run ended in: the log must still begin with that."),
+        typer.Option(
+            metavar="ROWS:HASH",
+            help="What an earlier run printed at its end; the log must still begin with those rows.",
+        ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="A data directory of `tiergate up`; default: TIERGATE_DATA_DIR.")
+        Path | None, typer.Option(help="The data directory of a `tiergate up`; default: TIERGATE_DATA_DIR.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether every row of the audit log is as it was written, none is missing and none stands behind the end.
+    """Verify that every row of the audit log is as it was written, and that none is missing or was added at the end.
 
-    Needs the database and TIERGATE_KEY_PEPPER, as `tiergate admin-key` does. Exit code 1: it does not hold; the first
-    bad row is told. Keep what it ends in somewhere else: with --since not even an older copy of the log passes.
+    Needs the database and TIERGATE_KEY_PEPPER, as `tiergate admin-key` does. If the log does not hold, the exit code is
+    1 and the first bad row is named. Keep the printed ROWS:HASH elsewhere: with --since even an older copy of the log
+    is detected.
     """
     from tiergate.commands.settings import settings_here
 

@@ -12,23 +12,25 @@ from tiergate.failure import Failure
 if TYPE_CHECKING:
     from tiergate.backup.manifest import Manifest
 
-DataDir = Annotated[Path | None, typer.Option(help="A data directory of `tiergate up`; default: TIERGATE_DATA_DIR.")]
-Config = Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="The data directory of a `tiergate up`; default: TIERGATE_DATA_DIR.")
+]
+Config = Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")]
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="A new file, or a folder, in which its name tells the time.")],
+    target: Annotated[Path, typer.Argument(help="A new file, or a folder in which the file is named by the time.")],
     objects: Annotated[
-        bool, typer.Option(help="With adapters and files; without, their store has backups of its own.")
+        bool, typer.Option(help="Include adapters and files; leave them out if their store has backups of its own.")
     ] = True,
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write database, waiting usage, adapters and files into one file, while everything runs.
+    """Back up the database, waiting usage, adapters and files into one file while everything runs.
 
-    Run it where the gateway runs, with the same environment. Keep the pepper elsewhere: it is not in there. ClickHouse
-    and Kafka have backups of their own; see docs/operations.md.
+    Run it where the gateway runs, with the same environment. The pepper is not in the backup: keep it elsewhere.
+    ClickHouse and Kafka have backups of their own; see docs/operations.md.
     """
     from gateway.clock import utc_now
     from tiergate.backup.taking import take_backup
@@ -45,9 +47,9 @@ def backup(
 
 
 def verify_backup(
-    file: Annotated[Path, typer.Argument(help="What `tiergate backup` wrote.")], as_json: AsJson = False
+    file: Annotated[Path, typer.Argument(help="A file that `tiergate backup` wrote.")], as_json: AsJson = False
 ) -> None:
-    """Tell whether a backup is whole, and what is in it. Needs neither a database nor the pepper."""
+    """Verify that a backup is complete, and show what it contains. Needs neither a database nor the pepper."""
     from tiergate.backup.archive import verify
     from tiergate.progress import Progress
 
@@ -63,15 +65,15 @@ def verify_backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `tiergate backup` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file that `tiergate backup` wrote.")],
     data_dir: DataDir = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup into an empty installation: all of it, or nothing. SQLite and PostgreSQL take each other's.
+    """Restore a backup into an empty installation, completely or not at all.
 
-    Needs the settings of the new installation and the pepper of the old one, and no gateway that runs. Where it was
-    cut, run it again.
+    A backup of SQLite can be restored into PostgreSQL and the other way round. Needs the settings of the new
+    installation and the pepper of the old one; no gateway may be running. If it was interrupted, run it again.
     """
     from gateway.clock import utc_now
     from tiergate.backup.restoring import restore

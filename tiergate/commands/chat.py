@@ -17,12 +17,14 @@ TIMEOUT_S = 600.0
 
 def chat(
     prompt: Annotated[
-        str | None, typer.Argument(help="One question; left out: a conversation, ended with Ctrl-D.")
+        str | None, typer.Argument(help="A single question; without it a conversation, which Ctrl-D ends.")
     ] = None,
-    model: Annotated[str, typer.Option(help="auto, a pool, a model or an adapter.")] = "auto",
+    model: Annotated[str, typer.Option(help="auto, or the name of a pool, model or adapter.")] = "auto",
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, max=2, help="0 is greedy.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="The maximum length of an answer, in tokens.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="The sampling temperature; 0 is greedy.")
+    ] = None,
     base_url: Annotated[str, typer.Option(envvar="TIERGATE_BASE_URL", help="The gateway's base URL.")] = (
         "http://127.0.0.1:8080/v1"
     ),

@@ -8,16 +8,16 @@ from tiergate.commands.options import LogFormat, LogLevel
 
 
 def clickhouse(
-    data_dir: Annotated[Path, typer.Option(help="Directory of the engine; one process at a time.")] = Path(
-        ".tiergate/clickhouse"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1.")] = 8123,
+    data_dir: Annotated[
+        Path, typer.Option(help="The engine's directory; only one process can use it at a time.")
+    ] = Path(".tiergate/clickhouse"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1.")] = 8123,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
     """Serve ClickHouse's engine on loopback, over its HTTP interface.
 
-    Clients have to send the password in TIERGATE_CLICKHOUSE_PASSWORD, as user `tiergate`.
+    Clients log in as user `tiergate`, with the password in TIERGATE_CLICKHOUSE_PASSWORD.
     """
     from tiergate.commands.logs import start_logging
     from tiergate.failure import Failure

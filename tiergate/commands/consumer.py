@@ -8,11 +8,11 @@ from tiergate.failure import Failure
 
 
 def consumer(
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
-    """Move usage events into ClickHouse: from Kafka, or from the outboxes of this machine where there is none."""
+    """Move usage events into ClickHouse, from Kafka or, without Kafka, from the outboxes on this machine."""
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 

@@ -17,13 +17,13 @@ from tiergate.failure import Failure
 if TYPE_CHECKING:
     from gateway.settings import GatewaySettings
 
-app = typer.Typer(name="dead-letters", help="Usage events that can be no rows: list them, or send them once more.")
-Config = Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")]
+app = typer.Typer(name="dead-letters", help="Usage events that could not be stored: list them, or send them again.")
+Config = Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")]
 
 
 @app.command("list")
 def list_command(config: Config = None) -> None:
-    """One JSON object a line: the reason, where the event stood, and the event."""
+    """List dead letters, one JSON object per line: the reason, where the event was found, and the event."""
     settings = gateway_settings(config)
     with _spoken():
         for reason, origin, event in _found(settings):
@@ -32,7 +32,7 @@ def list_command(config: Config = None) -> None:
 
 @app.command("replay")
 def replay_command(config: Config = None, as_json: AsJson = False) -> None:
-    """Send all of them once more; what is still wrong comes back with its reason."""
+    """Send all dead letters again; those that are still wrong come back with their reason."""
     from gateway.metering.set_aside import replay_set_aside
 
     settings = gateway_settings(config)

@@ -12,14 +12,15 @@ from tiergate.failure import Failure
 
 def doctor(
     data_dir: Annotated[
-        Path | None, typer.Option(help="A data directory of `tiergate up`; default: TIERGATE_DATA_DIR.")
+        Path | None, typer.Option(help="The data directory of a `tiergate up`; default: TIERGATE_DATA_DIR.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what is wrong with this installation, each with what to do.
+    """List the problems of this installation, each with its remedy.
 
-    Run it where the gateway runs, with the same environment. Exit code 1: something is an error; warnings alone are 0.
+    Run it where the gateway runs, with the same environment. The exit code is 1 if there is an error, and 0 if there
+    are only warnings.
     """
     from gateway.clock import utc_now
     from tiergate.commands.settings import settings_here

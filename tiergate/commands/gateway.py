@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 def gateway(
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; default: TIERGATE_HOST, else 127.0.0.1.")
+        str | None, typer.Option(help="The address to listen on; default: TIERGATE_HOST, otherwise 127.0.0.1.")
     ] = None,
     port: Port = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Processes that serve, each with a core; default: 1.")
+        int | None,
+        typer.Option(min=1, max=256, help="The number of serving processes, each of which uses a core; default: 1."),
     ] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
@@ -27,7 +28,7 @@ def gateway(
 ) -> None:
     """Serve the OpenAI-compatible API, the admin API and the dashboard.
 
-    With several processes SIGHUP replaces them one by one, and no connection is refused meanwhile.
+    With several processes, SIGHUP replaces them one by one without refusing a connection.
     """
     from gateway.log_context import current
     from tiergate.commands.logs import start_logging

@@ -11,15 +11,15 @@ from tiergate.commands.options import LogFormat
 def migrate(
     database_url: Annotated[
         str | None,
-        typer.Option(help="SQLAlchemy URL; default: TIERGATE_DATABASE_URL, else SQLite in the data directory."),
+        typer.Option(help="SQLAlchemy URL; default: TIERGATE_DATABASE_URL, otherwise SQLite in the data directory."),
     ] = None,
     is_plan: Annotated[
-        bool, typer.Option("--plan", help="Tell what would run and what it does to gateways that run; change nothing.")
+        bool, typer.Option("--plan", help="Show what would run and how it affects running gateways; change nothing.")
     ] = False,
     log_format: LogFormat = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Bring the relational database to the newest revision."""
+    """Migrate the relational database to the newest revision."""
     from gateway.private_folder import make_private
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings

@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from gateway.domain.peppers.settling import Settled
     from gateway.peppers import Peppers
 
-app = typer.Typer(name="pepper", help="Replace the pepper: what still hangs on an old one, and moving it.")
-DataDir = Annotated[Path | None, typer.Option(help="A data directory of `tiergate up`; default: TIERGATE_DATA_DIR.")]
-Config = Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")]
+app = typer.Typer(name="pepper", help="Replace the pepper: show what still depends on an old one, and move it.")
+DataDir = Annotated[
+    Path | None, typer.Option(help="The data directory of a `tiergate up`; default: TIERGATE_DATA_DIR.")
+]
+Config = Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")]
 _KEY_COLUMNS = ("prefix", "name", "tenant_id", "last_used_at")
 
 
 @app.command("status")
 def show_status(data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """How many things hang on the current pepper, on old ones, and on one that is not among them.
+    """Count what depends on the current pepper, on old peppers, and on a pepper that is not configured.
 
-    Old peppers may be removed when nothing hangs on them. Keys move when they are next used; the rest with
-    `tiergate pepper settle`. Needs the database and the gateways' TIERGATE_KEY_PEPPER and TIERGATE_OLD_KEY_PEPPERS.
+    Old peppers may be removed once nothing depends on them. API keys move when they are next used; everything else is
+    moved by `tiergate pepper settle`. Needs the database and the gateways' TIERGATE_KEY_PEPPER and
+    TIERGATE_OLD_KEY_PEPPERS.
     """
     found = _with_database(_status, data_dir, config)
     if as_json:
@@ -44,9 +47,10 @@ def show_status(data_dir: DataDir = None, config: Config = None, as_json: AsJson
 
 @app.command("settle")
 def settle_command(data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Seal anew, under the current pepper, all that is sealed under an old one: after all gateways were switched.
+    """Seal everything that is sealed under an old pepper again, under the current one.
 
-    May be stopped and called again at any time, while gateways serve. Exit code 1: something cannot be read.
+    Run it after all gateways have been switched to the new pepper. It may be interrupted and run again at any time,
+    while gateways serve. The exit code is 1 if something cannot be read.
     """
     found = _with_database(_settle, data_dir, config)
     show_row(found, as_json=as_json)

@@ -8,11 +8,11 @@ from tiergate.failure import Failure
 
 
 def producer(
-    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if there.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; default: tiergate.toml, if it exists.")] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
-    """Move usage events from the outboxes of this machine into Kafka."""
+    """Move usage events from the outboxes on this machine into Kafka."""
     from tiergate.commands.logs import start_logging
     from tiergate.commands.settings import gateway_settings
 

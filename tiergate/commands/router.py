@@ -9,29 +9,38 @@ from tiergate.admin.options import DEFAULT_BASE_URL, AdminKey, AsJson, BaseUrl, 
 from tiergate.admin.output import show_row, show_rows
 from tiergate.failure import Failure
 
-app = typer.Typer(name="router", help="Which prompts go to the large model: train, evaluate and calibrate the score.")
+app = typer.Typer(
+    name="router", help="Train, evaluate and calibrate the score that decides which prompts go to the large model."
+)
 
 Data = Annotated[
     list[Path],
-    typer.Option("--data", help="Graded prompts, one JSON object a line (docs/routing.md); may be given again."),
+    typer.Option("--data", help="Graded prompts, one JSON object per line (docs/routing.md); may be repeated."),
 ]
-WeightsFile = Annotated[Path | None, typer.Option("--weights", help="A file of weights; default: the shipped ones.")]
+WeightsFile = Annotated[
+    Path | None, typer.Option("--weights", help="A file of weights; default: those that are shipped.")
+]
 Share = Annotated[
-    float | None, typer.Option("--large-share", min=0.0, max=1.0, help="Wanted share of large calls, 0 to 1.")
+    float | None,
+    typer.Option("--large-share", min=0.0, max=1.0, help="The wanted share of calls to the large model, 0 to 1."),
 ]
 Cost = Annotated[
     float | None,
-    typer.Option("--cost", min=0.0, help="Wanted cost of a thousand requests, in place of a share; with the next two."),
+    typer.Option(
+        "--cost", min=0.0, help="The wanted cost of a thousand requests instead of a share; needs the next two options."
+    ),
 ]
-SmallCost = Annotated[float | None, typer.Option(min=0.0, help="What a thousand requests cost at the small model.")]
-LargeCost = Annotated[float | None, typer.Option(min=0.0, help="What a thousand requests cost at the large model.")]
+SmallCost = Annotated[float | None, typer.Option(min=0.0, help="The cost of a thousand requests to the small model.")]
+LargeCost = Annotated[float | None, typer.Option(min=0.0, help="The cost of a thousand requests to the large model.")]
 
 
 @app.command("train")
 def train(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="The file of weights to write.")] = Path("weights.bin"),
-    note: Annotated[str, typer.Option("--note", help="What the data is; kept in the file.")] = "",
+    note: Annotated[
+        str, typer.Option("--note", help="A description of the data, kept in the file; default: the files' names.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Train weights on graded prompts."""
@@ -56,7 +65,7 @@ def train(
 
 @app.command("evaluate")
 def evaluate(data: Data, weights: WeightsFile = None, as_json: AsJson = False) -> None:
-    """Tell the quality of weights on graded prompts, by source, with 95 % intervals."""
+    """Show the quality of weights on graded prompts by source, with 95 % confidence intervals."""
     from tiergate.routing.evaluate import qualities, score_rows
 
     graded = _read(data)
@@ -73,13 +82,13 @@ def calibrate(
     weights: WeightsFile = None,
     tier: Annotated[
         list[str] | None,
-        typer.Option("--tier", help="Set this tier's threshold on a running platform; may be given again."),
+        typer.Option("--tier", help="Set this tier's threshold on a running platform; may be repeated."),
     ] = None,
     base_url: BaseUrl = DEFAULT_BASE_URL,
     admin_key: AdminKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Find the threshold at which this share of the prompts goes to the large model, or a thousand cost that much."""
+    """Find the threshold that sends a given share of the prompts to the large model, or meets a given cost."""
     from tiergate.routing.evaluate import cost_at, share_for, threshold_at
 
     if (large_share is None) == (cost is None):

@@ -11,23 +11,23 @@ from tiergate.admin.options import AsJson
 from tiergate.admin.output import show_row
 from tiergate.failure import Failure
 
-app = typer.Typer(name="watermark", help="Texts that our workers marked.")
+app = typer.Typer(name="watermark", help="Detect texts that were watermarked by a worker.")
 
 
 @app.callback()
 def _group() -> None:
-    """Texts that our workers marked."""
+    """Detect texts that were watermarked by a worker."""
 
 
 @app.command()
 def detect(
-    file: Annotated[Path, typer.Argument(help="The text, as UTF-8; - for standard input.")],
-    key_file: Annotated[Path, typer.Option(help="The key that the worker has.")],
-    model: Annotated[Path, typer.Option(help="Folder of the model's checkpoint: its tokenizer is used.")],
-    gamma: Annotated[float, typer.Option(min=0.01, max=0.99, help="As at the worker.")] = 0.25,
+    file: Annotated[Path, typer.Argument(help="The text in UTF-8; - for standard input.")],
+    key_file: Annotated[Path, typer.Option(help="The file with the worker's watermark key.")],
+    model: Annotated[Path, typer.Option(help="The folder of the model's checkpoint, whose tokenizer is used.")],
+    gamma: Annotated[float, typer.Option(min=0.01, max=0.99, help="The worker's --watermark-gamma.")] = 0.25,
     as_json: AsJson = False,
 ) -> None:
-    """Tell by its z-score whether a text has the watermark: more than 4 is no chance. Exit code 1: it has not."""
+    """Tell by its z-score whether a text is watermarked: more than 4 is not chance. The exit code is 1 if it is not."""
     from text.folder import FolderError
     from text.tokenizer import Tokenizer
     from text.watermark import KeyFileError, read_watermark

@@ -7,16 +7,21 @@ from tiergate.commands.options import LogFormat, LogLevel, Port
 
 
 def worker(
-    model: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face checkpoint.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The folder of a Hugging Face checkpoint.")] = None,
     port: Port = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a key.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on; any but loopback needs a worker key.")
+    ] = None,
     uds: Annotated[
-        Path | None, typer.Option(help="Unix socket to listen on instead of host and port, for this user alone.")
+        Path | None, typer.Option(help="A Unix socket to listen on instead of host and port, for this user only.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The model id that clients see; default: the folder's name.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     pooling: Annotated[
-        str | None, typer.Option(help="Embeddings are the last token's state (last) or the mean of all (mean).")
+        str | None,
+        typer.Option(
+            help="How embeddings are made: from the last token's state (last) or the mean of all states (mean)."
+        ),
     ] = None,
     pool: Annotated[str | None, typer.Option(help="The pool that this replica belongs to.")] = None,
     adapter: Annotated[
@@ -26,68 +31,84 @@ def worker(
         str | None, typer.Option(help="The platform's store of adapters: s3://BUCKET/PREFIX or a folder.")
     ] = None,
     artifacts_dir: Annotated[
-        Path | None, typer.Option(help="Where fetched adapters are kept; default: below ~/.cache/tiergate.")
+        Path | None, typer.Option(help="Where fetched adapters are kept; default: a folder below ~/.cache/tiergate.")
     ] = None,
-    artifacts_max_mb: Annotated[int | None, typer.Option(min=1, help="How much of them is kept there.")] = None,
+    artifacts_max_mb: Annotated[
+        int | None, typer.Option(min=1, help="The most megabytes of fetched adapters to keep there.")
+    ] = None,
     adapter_slots: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="How many adapters a step can use; more take turns.")
+        int | None, typer.Option(min=1, max=1024, help="How many adapters one step can use; further ones take turns.")
     ] = None,
-    adapter_host_mb: Annotated[int | None, typer.Option(min=1, help="Memory for adapters that are in no slot.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=1, help="A shorter context window, in tokens.")] = None,
+    adapter_host_mb: Annotated[
+        int | None, typer.Option(min=1, help="Host memory, in megabytes, for adapters that are in no slot.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=1, help="A context window shorter than the model's, in tokens.")
+    ] = None,
     max_logprobs: Annotated[
-        int | None, typer.Option(min=-1, help="Most log-probabilities beside a token; -1: all of the vocabulary.")
+        int | None,
+        typer.Option(
+            min=-1, help="The most log-probabilities per token that requests may ask for; -1: the whole vocabulary."
+        ),
     ] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at once.")] = None,
-    max_waiting: Annotated[int | None, typer.Option(min=0, help="How many more may wait.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="How many requests run at the same time.")] = None,
+    max_waiting: Annotated[int | None, typer.Option(min=0, help="How many further requests may wait.")] = None,
     enterprise_headroom: Annotated[
-        float | None, typer.Option(help="Part of the slots and of the KV cache kept free for priority 0.")
+        float | None, typer.Option(help="The share of slots and KV cache that is kept free for priority 0.")
     ] = None,
-    num_threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")] = None,
+    num_threads: Annotated[int | None, typer.Option(min=1, help="The number of torch's CPU threads.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")] = None,
     eager: Annotated[bool | None, typer.Option("--eager", help="On a GPU, decode without CUDA graphs.")] = None,
     deterministic: Annotated[
         bool | None,
         typer.Option(
             "--deterministic/--no-deterministic",
-            help="Logits to the last bit the same in any batch, where that is not so anyway; slower there.",
+            help="Make logits bit-identical in any batch; slower where they are not so anyway.",
         ),
     ] = None,
-    kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory of the KV cache.")] = None,
+    kv_memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory for the KV cache, in megabytes.")] = None,
     public_prompts: Annotated[
-        Path | None, typer.Option(help="Folder of system prompts (*.txt) whose cached blocks all tenants share.")
+        Path | None, typer.Option(help="A folder of system prompts (*.txt) whose cached blocks all tenants share.")
     ] = None,
     tool_parser: Annotated[
         str | None,
-        typer.Option(help="How the model writes tool calls: auto (by its template), hermes, llama, pythonic, mistral."),
+        typer.Option(
+            help="How the model writes tool calls: auto (by its template), hermes, llama, pythonic or mistral."
+        ),
     ] = None,
     reasoning_parser: Annotated[
         str | None,
-        typer.Option(help="How the model marks its thoughts: auto (by its template), none, think or mistral."),
+        typer.Option(help="How the model marks its reasoning: auto (by its template), none, think or mistral."),
     ] = None,
     allow_special_tokens: Annotated[
         bool | None,
         typer.Option(
             "--allow-special-tokens/--no-allow-special-tokens",
-            help="Control tokens spelled in the text of /v1/completions count as such. Those in chats never do.",
+            help="Treat control tokens spelled in the text of /v1/completions as such. In chats they never are.",
         ),
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="File that counts tokens by tenant and hour; default: lost with the process.")
+        Path | None,
+        typer.Option(
+            help="The file that counts tokens by tenant and hour; without it counts are lost with the process."
+        ),
     ] = None,
     watermark_key_file: Annotated[
-        Path | None, typer.Option(help="Mark what is sampled under the key in this file (CPU alone).")
+        Path | None, typer.Option(help="Watermark sampled text with the key in this file (CPU only).")
     ] = None,
-    watermark_gamma: Annotated[float | None, typer.Option(help="The share of tokens that are green.")] = None,
-    watermark_delta: Annotated[float | None, typer.Option(help="What their logits gain.")] = None,
-    register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="Send heartbeats there.")] = None,
-    url: Annotated[str | None, typer.Option(help="Where gateways reach this worker; default: host and port.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="The worker key; better set TIERGATE_WORKER_KEY.")] = None,
+    watermark_gamma: Annotated[float | None, typer.Option(help="The share of the vocabulary that is green.")] = None,
+    watermark_delta: Annotated[float | None, typer.Option(help="The bias added to the logits of green tokens.")] = None,
+    register: Annotated[str | None, typer.Option(metavar="REDIS_URL", help="The Redis to send heartbeats to.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The URL at which gateways reach this worker; default: by host and port.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="The worker key; TIERGATE_WORKER_KEY is safer.")] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
-    """Serve one checkpoint over the OpenAI dialect.
+    """Serve one checkpoint over an OpenAI-compatible API.
 
-    Every option but --log-level may be set as TIERGATE_WORKER_<OPTION>, too; several adapters with commas between.
+    Every option except --log-level may also be set as TIERGATE_WORKER_<OPTION>; separate several adapters by commas.
     """
     from tiergate.commands.logs import start_logging
     from tiergate.failure import Failure
