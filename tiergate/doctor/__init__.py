@@ -1,1 +1,1 @@
-"""What is wrong with an installation, and what to do about it: a module for each thing that it stands on."""
+"""Finds problems of an installation, each with a remedy. There is a module for each thing that it depends on."""

@@ -1,4 +1,4 @@
-"""The relational database: there, at our revision, on time, with an administrator, and under this pepper."""
+"""Checks the relational database: reachable, at our revision, clock in step, with an admin key, and of this pepper."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""All of it, one after the other; what hangs is told like what fails."""
+"""Runs all checks. A check that hangs is reported like one that fails."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -18,7 +18,7 @@ DEADLINE_S = 60.0
 
 
 async def examine(settings: GatewaySettings, config: Path | None, *, now: datetime) -> list[Finding]:
-    """Errors first."""
+    """All findings, errors first."""
     found = [
         *look_at_files(settings, config),
         *look_at_disk(settings),

@@ -4,7 +4,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """`name` is for scripts and never changes. error: something does not work; warning: it will not, or may be lost."""
+    """`name` is for scripts and never changes.
+
+    severity: an error is something that does not work; a warning, something that may fail or be lost later.
+    """
 
     name: str
     severity: Literal["error", "warning"]

@@ -1,4 +1,4 @@
-"""The identity provider of the console: there, what it is configured as, with keys, and on time."""
+"""Checks the console's identity provider: reachable, as configured, with keys, and its clock in step."""
 
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -12,7 +12,7 @@ from tiergate.doctor.findings import Finding, error, one_line, warning
 
 DEADLINE_S = 5.0
 MAX_SKEW_S = 30.0
-"""Tokens are taken with a minute."""
+"""Half of the minute of leeway with which tokens are accepted."""
 
 
 async def look_at_provider(settings: GatewaySettings, now: datetime) -> list[Finding]:
@@ -34,7 +34,7 @@ async def look_at_provider(settings: GatewaySettings, now: datetime) -> list[Fin
 
 
 async def _clock(issuer: str, now: datetime) -> list[Finding]:
-    """By the `Date` of its answer. Without one nobody knows."""
+    """Compare the clocks by the `Date` header of an answer; without one the skew is unknown."""
     try:
         async with httpx.AsyncClient(timeout=DEADLINE_S, trust_env=False) as http:
             answer = await http.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")

@@ -1,4 +1,4 @@
-"""This machine: files, disk, descriptors, the port, and secrets that are none."""
+"""Checks this machine: files, disk, file descriptors, the port, and secrets that can be guessed."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ from tiergate.up.secrets import KEYS_FILE
 MIN_OPEN_FILES = 4096
 MIN_FREE_SHARE = 0.05
 MIN_PEPPER_CHARS = 8
-"""Different ones."""
+"""Distinct characters, not the length."""
 PORT_DEADLINE_S = 3.0
 _OTHERS = 0o077
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -97,7 +97,7 @@ def look_at_port(settings: GatewaySettings) -> Iterator[Finding]:
     try:
         answer = httpx.get(f"{at}/health", timeout=PORT_DEADLINE_S)
     except httpx.ConnectError:
-        # Free: the gateway may be started.
+        # The port is free, so the gateway can be started.
         return
     except httpx.HTTPError:
         yield error("port-taken", f"something at {at} does not speak HTTP", "stop it, or choose another TIERGATE_PORT")
@@ -118,7 +118,7 @@ def _secret_files(settings: GatewaySettings, config: Path | None) -> Iterator[Pa
     yield config or DEFAULT_CONFIG
     yield settings.data_dir / KEYS_FILE
     url = make_url(settings.sql_url)
-    # In the data directory its folder protects it.
+    # A database in the data directory is protected by that folder's mode.
     if url.get_backend_name() == "sqlite" and url.database and Path(url.database).parent != settings.data_dir:
         yield Path(url.database)
 

@@ -1,4 +1,4 @@
-"""Who computes: each member of the configuration answers, knows us, and serves what it should."""
+"""Checks the configured members of all pools: each answers, accepts our key, and serves the expected model."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ async def _ask(
 
 
 def _keys(settings: GatewaySettings, member: MemberConfig) -> tuple[str | None, ...]:
-    """The likeliest first."""
+    """The keys to try, the likeliest first."""
     if member.api_key_env is not None:
         return (os.environ.get(member.api_key_env),)
     return (settings.worker_keys if member.engine == "tiergate" else ()) or (None,)

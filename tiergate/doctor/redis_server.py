@@ -1,4 +1,4 @@
-"""Redis or Valkey: there, keeping what it is given, over a crash, too, and on time."""
+"""Checks Redis or Valkey: reachable, evicting nothing, persistent across a restart, and its clock in step."""
 
 from datetime import datetime
 from typing import Any
@@ -32,7 +32,7 @@ async def look_at_redis(settings: GatewaySettings, now: datetime) -> list[Findin
 
 
 async def _options(redis: Any) -> dict[str, str]:
-    """Empty where the provider does not show them."""
+    """The persistence options; empty if the provider does not allow CONFIG GET."""
     try:
         found: dict[str, str] = await redis.config_get("appendonly", "save")
         return found
@@ -52,9 +52,10 @@ def _judged(told: dict[str, Any], options: dict[str, str]) -> list[Finding]:
     limit, used = int(told.get("maxmemory", 0)), int(told.get("used_memory", 0))
     if limit and used > limit * FULL_SHARE:
         found.append(error("redis-full", f"Redis uses {used:,} of {limit:,} bytes", "raise its maxmemory"))
-    if options and options.get("appendonly") == "no" and not options.get("save"):
-        what = "Redis keeps nothing over a restart: sessions are lost"
-        found.append(warning("redis-persistence", what, "appendonly yes"))
+    if options and options.get("appendonly") == "no":
+        nothing = "Redis keeps nothing over a restart: sessions are lost"
+        older = "after a crash Redis comes back with an older state, which has forgotten some of what was spent"
+        found.append(warning("redis-persistence", older if options.get("save") else nothing, "appendonly yes"))
     if told.get("role") in ("slave", "replica"):
         found.append(error("redis-replica", "Redis is a replica, which takes no writes", "name the primary"))
     return found

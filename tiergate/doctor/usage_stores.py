@@ -1,4 +1,4 @@
-"""Where usage goes: ClickHouse and Kafka."""
+"""Checks the stores of usage events: ClickHouse and Kafka."""
 
 import asyncio
 from importlib.resources import files
