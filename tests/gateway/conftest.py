@@ -19,7 +19,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
 
 @pytest.fixture(scope="session")
 def fleet_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
-    """Where the workers register."""
+    """The Valkey in which the workers register."""
     process = ValkeyProcess(Path(tmp_path_factory.mktemp("fleet-valkey")))
     process.start()
     yield process
@@ -28,7 +28,7 @@ def fleet_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyPro
 
 @pytest.fixture(scope="session")
 def workers(tmp_path_factory: pytest.TempPathFactory, fleet_valkey: ValkeyProcess) -> Iterator[list[WorkerProcess]]:
-    """One for the small pool and one for the large."""
+    """A worker of the small pool and one of the large pool."""
     folder = Path(tmp_path_factory.mktemp("workers"))
     started = [
         WorkerProcess(folder, pool=pool, redis_url=fleet_valkey.url, seed=seed)

@@ -9,6 +9,6 @@ from tests.support.valkey import ValkeyProcess
 
 @pytest.fixture
 async def gateway(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
-    """Without workers."""
+    """A gateway without workers."""
     async with running_gateway(make_settings(tmp_path, valkey.url)) as running:
         yield running

@@ -42,6 +42,6 @@ async def queries(clickhouse_url: str, store: UsageStore) -> AsyncIterator[Usage
 async def gateway(
     tmp_path: Path, valkey: ValkeyProcess, clickhouse_url: str, store: UsageStore
 ) -> AsyncIterator[Gateway]:
-    """Without workers; its usage is what a test puts into `store`."""
+    """A gateway without workers; its usage is what a test puts into `store`."""
     async with running_gateway(make_settings(tmp_path, valkey.url, clickhouse_url=clickhouse_url)) as running:
         yield running

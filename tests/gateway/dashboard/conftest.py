@@ -28,7 +28,8 @@ from tests.support.valkey import ValkeyProcess
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """acme has three requests on the small model, hobby two on the large one; each had one that failed days ago."""
+    """acme has three requests on the small model, hobby two on the large one. Each has one more that failed days
+    ago."""
     folder = tmp_path_factory.mktemp("site")
     with running_clickhouse(folder / "clickhouse") as clickhouse, running_site(folder, clickhouse.url) as running:
         events = [
@@ -100,13 +101,13 @@ async def money(
 
 @pytest.fixture
 async def gateway(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
-    """Without ClickHouse: what has been used cannot be read."""
+    """A gateway without ClickHouse, so that usage cannot be read."""
     async with running_gateway(make_settings(tmp_path, valkey.url)) as running:
         yield running
 
 
 @pytest.fixture
 async def admin(gateway: Gateway) -> AsyncIterator[Visit]:
-    """The platform's administrator at its console."""
+    """The platform's administrator, logged in to the console."""
     async with visit(gateway, ADMIN_KEY) as visiting:
         yield visiting

@@ -1,4 +1,4 @@
-"""A fresh database on SQLite and on PostgreSQL, and who administers it."""
+"""A new database on SQLite and on PostgreSQL, and its administrator."""
 
 import asyncio
 import os

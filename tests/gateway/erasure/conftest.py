@@ -14,7 +14,7 @@ __all__ = ["clickhouse", "clickhouse_url"]
 
 @pytest.fixture(scope="module")
 def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
-    """For nobody else, since all of it is searched."""
+    """Not shared with other tests, since all of it is searched."""
     process = ValkeyProcess(Path(tmp_path_factory.mktemp("erasure-valkey")))
     process.start()
     yield process
@@ -35,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker(tmp_path: Path, own_valkey: ValkeyProcess, checkpoint: Path) -> Iterator[WorkerProcess]:
-    """Its log and what it fetches lie with the rest of the scene."""
+    """A worker whose log and fetched adapters are in the scene's folder."""
     folder = tmp_path / "scene"
     folder.mkdir()
     options = ("--artifacts-url", str(folder / "store"), "--artifacts-dir", str(folder / "cache"))

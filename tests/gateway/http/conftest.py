@@ -12,14 +12,14 @@ CORS_ORIGIN = "https://app.example"
 
 @pytest.fixture
 async def plain(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
-    """A gateway without workers: what is refused at the door needs none."""
+    """A gateway without workers, which are not needed for requests that are refused at the door."""
     async with running_gateway(make_settings(tmp_path, valkey.url)) as running:
         yield running
 
 
 @pytest.fixture
 async def proxied(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
-    """One that trusts this machine's proxy, and lets another site's pages in."""
+    """A gateway that trusts this machine's proxy, and allows pages of another site by CORS."""
     settings = make_settings(tmp_path, valkey.url, trusted_proxies=TRUSTED_PROXY, cors_origins=CORS_ORIGIN)
     async with running_gateway(settings) as running:
         yield running

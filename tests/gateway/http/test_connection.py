@@ -345,13 +345,14 @@ async def test_a_connection_beyond_the_bound_is_told_and_room_comes_back() -> No
 
 
 @pytest.mark.parametrize("names", [("X-A", "X-B", "X-C", "X-D"), ("X-A",) * 4], ids=["parsed", "known"])
-async def test_an_idle_connection_keeps_nothing_of_its_last_body(names: tuple[str, ...]) -> None:
-    async with served() as door:
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_an_idle_connection_keeps_nothing_of_its_last_body(names: tuple[str, ...], is_read: bool) -> None:
+    async with served(None if is_read else refuse_unread) as door:
         client = await door.send()
         for name in names:
             await client.send(request("POST", "/", f"{name}: 1", body=b"x" * 60_000))
-            assert (await client.read_answer())[0] == 200
-        assert [len(body) for body in door.bodies] == [60_000] * 4
+            assert (await client.read_answer())[0] == (200 if is_read else 401)
+        assert [len(body) for body in door.bodies] == [60_000] * 4 * is_read
         [connection] = door.server.server_state.connections
         assert isinstance(connection, Connection) and connection.is_idle
         kept = [connection.cycle.body, connection.scope.get(REQUEST_BODY, b"")]

@@ -207,8 +207,13 @@ def _dialect(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
 @given(dialect=_dialect(), cuts=Cuts)
 def test_a_foreign_stream_is_read_as_the_standard_says(dialect: tuple[bytes, list[bytes]], cuts: list[int]) -> None:
     sent, payloads = dialect
+    check_dialect(pieces(sent, cuts), payloads)
+    check_dialect([sent[at : at + 1] for at in range(len(sent))], payloads)
+
+
+def check_dialect(sent: list[bytes], payloads: list[bytes]) -> None:
     stream = foreign()
-    seen = b"".join(stream.feed(piece) for piece in pieces(sent, cuts)) + stream.finish()
+    seen = b"".join(stream.feed(piece) for piece in sent) + stream.finish()
     data = [line.removeprefix(b"data: ") for line in seen.split(b"\n") if line.startswith(b"data")]
     assert data == payloads
     assert (stream.num_tokens, stream.is_done, stream.accounting) == (len(payloads), True, None)

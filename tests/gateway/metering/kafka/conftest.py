@@ -16,7 +16,7 @@ def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBr
 
 @pytest.fixture
 def broker(running_broker: KafkaBroker) -> KafkaBroker:
-    """One for all tests, up at the start of each; topics have names of their own."""
+    """One broker for all tests, running at the start of each; each test has topics of its own."""
     running_broker.restart_if_down()
     return running_broker
 
