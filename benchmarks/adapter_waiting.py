@@ -1,10 +1,10 @@
-"""Whether requests of the base model wait for those with adapters: 64 adapters over 8 slots.
+"""Measures whether requests for the base model wait for requests with adapters: 64 adapters over 8 slots.
 
     python -m benchmarks.adapter_waiting [--requests 200] [--rate 4]
 
-Requests come at random times, the same in both runs; two of three use an adapter in one run, and the base model in the
-other. What counts is the time to the first token of the third that uses the base model in both. Prints one JSON line;
-exits 1 where its p95 is more than 1.5 times that without adapters.
+Requests arrive at random times, which are the same in both runs. Two of three use an adapter in one run and the base
+model in the other. The time to first token is measured for the third, which uses the base model in both. Prints one
+JSON line; exits 1 if its p95 with adapters is more than 1.5 times that without.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _COMMAND = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port
 
 
 async def first_tokens_ms(server: Server, *, num_requests: int, rate: float, seed: int) -> list[float]:
-    """Of each base-only request, in their order."""
+    """The time to first token of each request that always uses the base model, in order of arrival."""
     rng = random.Random(seed)
     arrivals = list(accumulate(rng.expovariate(rate) for _ in range(num_requests)))
     prompts = [[rng.randrange(10, VOCAB_SIZE) for _ in range(PROMPT_TOKENS)] for _ in arrivals]

@@ -1,9 +1,8 @@
-"""How long `tiergate audit verify` takes over many rows, and how long batches of tool calls take to be written.
+"""Measures how long `tiergate audit verify` takes over many rows, and how fast batches of tool calls are written.
 
     python -m benchmarks.audit --rows 1000000 [--database-url URL]
 
-The rows are written as gateways write tool calls, 200 in a transaction, into SQLite or the empty database that is
-named.
+The rows are written as gateways write tool calls, 200 per transaction, into SQLite or the given empty database.
 Gate: a million rows are verified in less than a minute.
 """
 
@@ -25,7 +24,7 @@ from migrations.run import migrate
 
 PEPPER = "pepper-of-the-benchmark"
 BATCH = 200
-"""As in gateway/tools/trail.py."""
+"""The batch size of gateway/tools/trail.py."""
 MAX_S_PER_MILLION = 60.0
 NOW = datetime(2026, 3, 31, tzinfo=UTC)
 

@@ -1,10 +1,10 @@
-"""What gathers while ClickHouse is away drains without loss, while traffic goes on.
+"""Checks that the backlog of a ClickHouse outage drains without loss while traffic continues.
 
 python -m benchmarks.backlog [--events 1000000] [--traffic 500]
 
-A million events are on their way through Kafka, ClickHouse being away; then it comes back. All the while a gateway's
-outbox closes `--traffic` events a second. Every event must become one row, of both; prints one JSON line, and exits 1
-when one is missing, twice, or has other tokens.
+While ClickHouse is down, a million events gather in Kafka; then ClickHouse comes back. All the while a gateway's outbox
+closes `--traffic` events per second. Every event of both must become exactly one row. Prints one JSON line; exits 1 if
+an event is missing, is stored twice, or has other tokens.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class Traffic:
-    """A gateway's outbox that closes so many events a second, until `stop`."""
+    """A gateway's outbox that closes `per_s` events per second, until `stop`."""
 
     def __init__(self, data_dir: Path, per_s: int) -> None:
         self._data_dir = data_dir
@@ -65,7 +65,7 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> None:
-        """All that was counted is durable."""
+        """Stop closing events. All that were counted are durable then."""
         self._is_over.set()
         self._thread.join()
 
@@ -105,7 +105,7 @@ def measure(folder: Path, num_events: int, traffic_per_s: int) -> dict[str, Any]
         traffic.start()
         stack.enter_context(running(variables, "producer", "consumer"))
         began_s = time.monotonic()
-        # One folder is the living gateway's.
+        # The remaining folder belongs to the live gateway.
         _wait(lambda: len(list_folders(data_dir)) == 1)
         gathered_s = time.monotonic() - began_s
         num_waiting = topic_size(broker.server, "tiergate.usage")
@@ -139,7 +139,7 @@ def measure(folder: Path, num_events: int, traffic_per_s: int) -> dict[str, Any]
 
 
 def _wait(condition: Callable[[], object], *, deadline_s: float = DEADLINE_S) -> None:
-    """Raises TimeoutError."""
+    """Wait until the condition is true. Raises TimeoutError."""
     deadline = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > deadline:

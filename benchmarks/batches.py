@@ -1,11 +1,11 @@
-"""A batch beside live traffic, through a whole platform: does it stay behind, and how long does it take?
+"""Runs a batch beside live traffic, through a whole platform: does it yield to live requests, and how fast is it?
 
     python -m benchmarks.batches [--lines 10000] [--seconds 30] [--within 3600]
 
-Starts `tiergate up` with the demo models. A live client asks for a short stream twice a second, first alone for
-`--seconds`, then for as long as the batch runs. Prints one JSON line, and ends with 1 unless the live time to first
-token (p95) beside the batch is at most 1.5 times that alone plus one step, every line has one result, and the batch is
-done within `--within` seconds.
+Starts `tiergate up` with the demo models. A live client requests a short stream twice a second, first alone for
+`--seconds`, then for as long as the batch runs. Prints one JSON line; exits 1 unless the live time to first token (p95)
+beside the batch is at most 1.5 times that alone plus one step, every line has one result, and the batch is done within
+`--within` seconds.
 """
 
 import argparse
@@ -35,7 +35,7 @@ POLL_S = 1.0
 
 @dataclass
 class Live:
-    """Times to first token, and between tokens, in milliseconds."""
+    """Times to first token and between tokens, in milliseconds."""
 
     ttft_ms: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ def line(number: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def live_traffic(platform: Platform) -> AsyncIterator[Live]:
-    """A request every LIVE_EVERY_S, whether or not the one before has its answer."""
+    """Sends a request every LIVE_EVERY_S, whether or not the previous one has been answered."""
     live = Live()
     headers = {"Authorization": f"Bearer {platform.enterprise_key}"}
     async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:

@@ -1,11 +1,11 @@
-"""How long the console's pages take over many events and tenants, and what its first view weighs.
+"""Measures how long the console's pages take over many events and tenants, and the size of its first view.
 
     python -m benchmarks.console --events 10000000 --tenants 2000 --active 200 [--folder FOLDER]
 
-`tiergate gateway` over the events of benchmarks/usage_events.py, its tenants, keys and prices, looked at by an
-administrator of the platform: from the overview along every link, at most a few pages of a kind. Gates: p95 of the
-overview < 200 ms, of every other page < 500 ms, from the request until its last byte; page, style and scripts of the
-first view < 200 KB, and complete in Chromium, which has none of them yet, in < 1 s.
+Runs `tiergate gateway` over the events of benchmarks/usage_events.py, with tenants, keys and prices. A platform
+administrator follows every link from the overview, at most a few pages of each kind. Gates: p95 from the request to the
+last byte < 200 ms for the overview and < 500 ms for every other page; page, style and scripts of the first view
+< 200 KB, and loaded in Chromium with an empty cache in < 1 s.
 """
 
 import argparse
@@ -43,12 +43,12 @@ OVERVIEW_P95_MS, OTHER_P95_MS, FIRST_VIEW_KB, FIRST_VIEW_MS = 200.0, 500.0, 200.
 _NUM_VIEWS = 5
 _NAVIGATION = "performance.getEntriesByType('navigation')[0]"
 _PER_KIND = 5
-"""Pages of a kind that are followed: as many as there are ranges to choose from."""
+"""How many pages of a kind are followed: as many as there are time ranges to choose from."""
 
 
 @dataclass
 class Kind:
-    """Of pages: a path without ids, and the names of what is asked of it."""
+    """A kind of page: those with the same path apart from ids, and the same query parameters."""
 
     urls: list[str]
     times_ms: list[float] = field(default_factory=list)
@@ -68,14 +68,14 @@ async def time_pages(http: httpx.AsyncClient, kinds: dict[str, Kind], rounds: in
 
 
 async def weigh(http: httpx.AsyncClient) -> float:
-    """Kilobytes of the overview, its styles and scripts, as they are sent."""
+    """Kilobytes of the overview, its styles and scripts, as transferred."""
     reply = await http.get(HOME)
     replies = [reply, *[await http.get(urljoin(str(reply.url), part)) for part in Links(reply.text).parts]]
     return round(sum(each.num_bytes_downloaded for each in replies) / 1000, 1)
 
 
 async def view(origin: str, key: str, profile: Path) -> float:
-    """Milliseconds from asking for the overview until its load event, the median of some with nothing cached."""
+    """Milliseconds from requesting the overview until its load event: the median of several loads without a cache."""
     chromium = shutil.which("chromium") or sys.exit("this needs a browser: apt-get install chromium")
     async with open_tab(chromium, profile) as tab:
         await tab.log_in(origin, key)
@@ -89,7 +89,7 @@ async def view(origin: str, key: str, profile: Path) -> float:
 
 
 async def seed(gateway: Gateway, num_tenants: int) -> str:
-    """The key of an administrator who may also ask models."""
+    """Create tenants, models, prices and keys; returns the key of an administrator who may also use models."""
     now = utc_now()
     tiers = ("free", "pro", "enterprise")
     async with gateway.services.sessions.begin() as session:
@@ -156,7 +156,7 @@ async def measure(url: str, folder: Path, redis_url: str, num_tenants: int, roun
 
 
 def fill(url: str, num_events: int, num_tenants: int, now: datetime) -> None:
-    """Events until now, unless they are there."""
+    """Make events up to now, unless there are some, and roll them up."""
     with connect_migrated(url, deadline_s=MAKING_DEADLINE_S) as client:
         if not client.query("SELECT count() FROM usage_events").result_rows[0][0]:
             make_events(client, num_events, num_tenants, until=now)
@@ -166,7 +166,7 @@ def fill(url: str, num_events: int, num_tenants: int, now: datetime) -> None:
 
 @contextmanager
 def swept(url: str) -> Iterator[None]:
-    """As a consumer does it beside a gateway: rollups whose last sweep is old are not believed."""
+    """Keeps sweeping the rollups, as a consumer does beside a gateway, which does not trust rollups swept long ago."""
     stop = threading.Event()
     with closing(RollupKeeper(url)) as keeper:
         thread = threading.Thread(target=keeper.run, args=(stop,), name="rollups")

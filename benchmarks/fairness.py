@@ -1,9 +1,9 @@
-"""Fairness, seen from outside: the time to first token of a tenant that asks once a second, alone and beside a flood.
+"""Measures fairness from outside: the TTFT of a tenant that sends one request per second, alone and beside a flood.
 
     python -m benchmarks.fairness [--model tiny] [--seconds 30] [--flood 100]
 
-Starts a worker of random weights. The other tenant, of the same class, keeps `--flood` requests open all the time, more
-than run at once. Both are measured in one run; the promise is: at most twice the time alone plus one step.
+Starts a worker with random weights. The other tenant, of the same class, keeps `--flood` requests open all the time,
+more than run at once. Both phases are measured in one run. The promise is at most twice the time alone plus one step.
 """
 
 import argparse
@@ -41,7 +41,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         flood: list[Stream] = []
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(keep_asking(server, flood, seed)) for seed in range(arguments.flood)]
-            # From the middle of the flood, where every slot is taken.
+            # Measure only once the flood has taken every slot.
             while len(flood) < arguments.flood:
                 await ask_each_second(server, 1)
             beside = await ask_each_second(server, arguments.seconds)
@@ -72,7 +72,7 @@ async def keep_asking(server: Server, streams: list[Stream], seed: int) -> None:
 
 
 async def ask(server: Server, tenant: str, num_prompt: int, num_output: int, rng: random.Random) -> Stream:
-    """With a prompt that nobody sent before; priority and weight are the same for all."""
+    """Send a request with a new prompt. Priority and weight are the same for all requests."""
     headers = {"X-Tiergate-Tenant": tenant}
     return await complete(server, rng.choices(VOCAB, k=num_prompt), num_output, headers=headers)
 

@@ -1,9 +1,9 @@
-"""What constrained answers cost: throughput, masks, compiling, and the gaps of other streams while schemas arrive.
+"""Measures the cost of constrained answers: throughput, masks, compiling, and gaps of other streams as schemas arrive.
 
     python -m benchmarks.guided            # one JSON line; exit status 1 if a gate is missed
 
-One engine in this process, on the engine benchmark's small model. Rounds with and without take turns, so that a noisy
-machine is noisy for both; the median of the rounds' ratios counts.
+Runs one engine in this process, on the engine benchmark's small model. Rounds with and without constraints alternate,
+so that noise of the machine affects both; the median of the rounds' ratios counts.
 """
 
 import argparse
@@ -35,7 +35,7 @@ MAX_GAP_GROWTH = 0.10
 _NUM_STREAMS = 32
 _NUM_SCHEMAS = 100
 _GAP_TOKENS = 200
-"""So many steps a round: of 48, the 99th percentile would be the one that the machine disturbed most."""
+"""Steps per round. Of only 48 steps, the 99th percentile would be the one that the machine disturbed most."""
 _PERSON = {
     "type": "object",
     "properties": {
@@ -88,7 +88,7 @@ def _request(i: int, num_tokens: int, grammar: Grammar | None) -> EngineRequest:
 
 
 async def _answer(engine: Engine, request: EngineRequest) -> list[tuple[float, int]]:
-    """When each output came, and how many tokens it had."""
+    """The time of each output, and its number of tokens."""
     return [(time.monotonic(), len(output.token_ids)) async for output in engine.generate(request)]
 
 
@@ -108,7 +108,7 @@ async def _throughput(engine: Engine, vocabulary: Vocabulary, rounds: int, num_t
             assert total == _NUM_STREAMS * num_tokens, total
             found[is_constrained] = total / (time.monotonic() - started_at)
             num_outputs = sum(map(len, answers))
-        # The first round warms up.
+        # The first round only warms up.
         if number:
             ratios.append(found[True] / found[False])
             for is_constrained, rate in found.items():
@@ -122,7 +122,7 @@ async def _throughput(engine: Engine, vocabulary: Vocabulary, rounds: int, num_t
 
 
 def _fill(vocabulary: Vocabulary) -> dict[str, float]:
-    """A batch's masks, while each of its answers goes its own way."""
+    """Times filling a batch's masks while each of its answers takes its own path."""
     rng = random.Random(1)
     grammar = compile_grammar(vocabulary, JsonSchema(json.dumps(_PEOPLE)))
     matchers = [grammar.start() for _ in range(_NUM_STREAMS)]
@@ -146,7 +146,7 @@ def _fill(vocabulary: Vocabulary) -> dict[str, float]:
 
 
 def _new_schema(number: int) -> JsonSchema:
-    """One that nobody asked for before."""
+    """A schema that was not requested before."""
     properties = _PERSON["properties"] | {f"field_{number}": {"type": "string", "pattern": f"^[A-Z]{{2}}-{number}$"}}  # type: ignore[operator]
     return JsonSchema(json.dumps(_PERSON | {"properties": properties}))
 
@@ -176,7 +176,7 @@ async def _gaps(engine: Engine, vocabulary: Vocabulary, rounds: int) -> dict[str
 
     for number in range(rounds):
         first = number * _NUM_SCHEMAS
-        # Each comes first in turn, since a machine's noise comes in waves.
+        # Each goes first in turn, since a machine's noise comes in waves.
         if number % 2:
             busy_s, quiet_s = await while_schemas_arrive(first), await _p99_gap(engine)
         else:
@@ -199,7 +199,7 @@ async def _p99_gap(engine: Engine) -> float:
 
 
 async def _arrive(compiler: GrammarCompiler, first: int, pause_s: float) -> None:
-    """One schema after the other, each at its time, whether or not the last is compiled."""
+    """Submit schemas at a fixed rate, whether or not the previous one is compiled."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(_NUM_SCHEMAS):
             tasks.create_task(compiler.compile(_new_schema(first + number), salt=""))

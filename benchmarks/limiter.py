@@ -1,8 +1,8 @@
-"""What limits cost: microseconds of CPU for an admit and settle pair, in the gateway's process and in Valkey.
+"""Measures the cost of limits: CPU microseconds of an admit and settle pair, in the gateway's process and in Valkey.
 
 python -m benchmarks.limiter [--callers 64] [--pairs 20000] [--max-us 60]
 
-Prints one JSON line; exits 1 when the gateway's part costs more than --max-us.
+Prints one JSON line; exits 1 if the gateway's part costs more than --max-us.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Whether limits hold when eight gateway processes are asked by a thousand clients at once.
+"""Checks that limits hold when a thousand clients send requests to eight gateway processes at once.
 
 python -m benchmarks.limits [--bursts N] [--clients N] [--gateways N] [--separate] [--database-url URL]
 
-Each burst is a new tenant at 100 requests and 10,000 tokens a minute and a budget of $1 a month, and one request from
-every client at the same moment. Bursts take turns in which of the three limits binds. In the second half of them all
-gateways share one core, while a busy loop and the clients have another. Exit status 1 when a burst passes more than a
-limit without having gone local; how many went local is told.
+Each burst has a new tenant, with 100 requests and 10,000 tokens per minute and a budget of $1 per month, and one
+request from every client at the same moment. Each of the three limits binds in turn. In the second half of the bursts
+all gateways share one core, while a busy loop and the clients have another. Exits 1 if a burst exceeds a limit although
+no gateway decided locally; the number of bursts with local decisions is reported.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from benchmarks.platform import end_on_sigterm
 DOLLAR_NANOUSD = 10**9
 REQUESTS, TOKENS, BUDGET_NANOUSD = 100, 10_000, DOLLAR_NANOUSD
 _PROMPT_TOKENS = 20
-"""What native/upstream.c says of every prompt."""
+"""The prompt tokens that native/upstream.c reports for every request."""
 _DEAR_NANOUSD = 1_000_000
-"""Of a completion token in our own dialect's model: 20 of them are two cents."""
+"""The price of a completion token of the model that speaks our own dialect: 20 tokens cost two cents."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A request whose answer has so many tokens, chosen so that one limit is met well before the others."""
+    """A kind of request, with an answer length for which one limit is reached well before the others."""
 
     binds: str
     dialect: Dialect
@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def max_passed(self) -> int:
-        """How many requests fit into all three limits."""
+        """How many requests are within all three limits."""
         by_budget = BUDGET_NANOUSD // self.cost_nanousd if self.cost_nanousd else REQUESTS
         return min(REQUESTS, TOKENS // self.tokens, by_budget)
 
@@ -93,7 +93,7 @@ def main() -> int:
     arguments = _parse()
     end_on_sigterm()
     raise_file_limit()
-    # Everybody everywhere: what is tested here is a busy machine.
+    # All processes may use all cores, since a busy machine is tested here.
     every, report = assign_cores().every, Report()
     cores = Cores(every, every, every)
     with open_stage(cores, ("foreign", "own"), database_url=arguments.database_url) as stage:
@@ -109,7 +109,9 @@ def main() -> int:
 
 
 def _prepare(stage: Stage, num_bursts: int) -> list[str]:
-    """Keys of as many tenants, made by a gateway that ends again: the others find everything in the database."""
+    """Create a tenant with a key for each burst, through a gateway that then stops: the others read them from the
+    database.
+    """
     with stage.site.running_gateway("setup") as gateway:
         admin = Admin(gateway.origin)
         limits = {"requests_per_minute": REQUESTS, "tokens_per_minute": TOKENS, "concurrency": None}
@@ -136,7 +138,7 @@ def _run_bursts(
     for number, key in enumerate(keys[:half]):
         yield _burst(number, stage.load, ports, key, num_clients, report, is_core_taken=False)
     with _core_taken(stage.site.cores.every) as (left, taken):
-        # Clients are other machines: on the gateways' core they would send only as fast as these answer.
+        # The clients stand for other machines: on the gateways' core they would send only as fast as those answer.
         load = Load(Cores(left, taken, stage.site.cores.every))
         for number, key in enumerate(keys[half:], start=half):
             yield _burst(number, load, ports, key, num_clients, report, is_core_taken=True)
@@ -155,7 +157,7 @@ def _burst(
     shape = SHAPES[number % len(SHAPES)]
     target = Target(shape.binds, tuple(ports), model_of(shape.dialect), key, max_tokens=shape.completion_tokens)
     seen = load.burst(target, connections=num_clients, chunks_each=shape.completion_tokens)
-    # A stream that broke off was let in all the same.
+    # A stream that broke off was admitted nevertheless.
     burst = Burst(shape, is_core_taken, seen.num_ok + seen.failed.broken, seen.local, seen)
     report.add(burst.row(number))
     return burst
@@ -163,7 +165,7 @@ def _burst(
 
 @contextmanager
 def _core_taken(every: frozenset[int]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
-    """A busy loop on one core; everything that runs is moved to the others. Yields those, and the taken one."""
+    """Runs a busy loop on one core, with all child processes on the others. Yields those cores, and the busy one."""
     *left, taken = sorted(every)
     if not left:
         raise SystemExit("there is only one core: none can be taken away")
@@ -185,13 +187,13 @@ def _spin(core: int) -> None:
 
 
 def _conclude(bursts: Sequence[Burst], report: Report) -> None:
-    """No gate on going local: there the bound of docs/limits.md holds, and not the limit itself."""
+    """Local decisions have no gate: the bound of docs/limits.md applies to them instead of the limit itself."""
     in_redis = [burst for burst in bursts if burst.num_local == 0]
     went_local: dict[str, object] = {"of": len(bursts)}
     report.add(Row(benchmark="limits.went_local", unit="bursts", value=len(bursts) - len(in_redis), details=went_local))
     most_over = max((burst.num_over for burst in in_redis), default=0)
     report.add(Row(benchmark="limits.most_over", unit="requests", value=most_over, gate=Gate("<=", 0)))
-    # A gateway that refuses everything keeps every limit.
+    # A gateway that refuses everything would keep every limit.
     least = min((burst.num_passed for burst in bursts), default=0)
     report.add(Row(benchmark="limits.least_passed", unit="requests", value=least, gate=Gate(">=", 1)))
     most_local = max((burst.num_over for burst in bursts if burst.num_local), default=0)

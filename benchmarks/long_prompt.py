@@ -1,9 +1,9 @@
-"""Streams beside a prompt as long as the window: their time per output token before and while it is computed.
+"""Measures streams beside a prompt as long as the context window: their time per output token before and during it.
 
     python -m benchmarks.long_prompt [--model tiny] [--tokens 131000] [--streams 8]
 
-Starts a worker of random weights. So many clients ask all the time, for 128 tokens each. The promise is: the p99 of
-their time per output token is, while the long prompt is computed, at most twice that before.
+Starts a worker with random weights. `--streams` clients request 128 tokens each, again and again. The promise is that
+the p99 of their time per output token, while the long prompt is computed, is at most twice that before.
 """
 
 import argparse

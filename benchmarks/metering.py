@@ -1,12 +1,12 @@
-"""How fast usage gets from the outbox into ClickHouse, through Kafka and without, with everything on this machine.
+"""Measures how fast usage gets from the outbox into ClickHouse, with and without Kafka, all on this machine.
 
 python -m benchmarks.metering [--events 100000] [--min-kafka 10000] [--min-direct 20000]
 
-The producer and the consumer are the real processes; ClickHouse is the embedded engine, Kafka one broker. Measured from
-the first row until the last: without Kafka, the consumer empties an outbox; with it, the producer and the consumer work
-at once.
+The producer and the consumer are the real processes; ClickHouse is the embedded engine, and Kafka is one broker. The
+time is measured from the first row to the last. Without Kafka the consumer empties an outbox; with Kafka the producer
+and the consumer work at the same time.
 
-Prints one JSON line each; exits 1 below a gate, or when a row or a token is missing.
+Prints one JSON line for each; exits 1 below a gate, or if a row or a token is missing.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def measure(num_events: int, *, through_kafka: bool) -> dict[str, Any]:
 
 
 def fill(data_dir: Path, num_events: int) -> None:
-    """An outbox whose gateway is dead, with so many closed events of the last hour."""
+    """Make an outbox of a dead gateway, with `num_events` closed events of the last hour."""
     folder = create_folder(data_dir, "gateway")
     began = datetime.now(UTC) - timedelta(hours=1)
     with closing(Journal.open(folder.path)) as journal:
@@ -89,7 +89,7 @@ def fill(data_dir: Path, num_events: int) -> None:
 
 @contextmanager
 def running(variables: Mapping[str, str], *commands: str) -> Iterator[dict[str, int]]:
-    """Command -> process id."""
+    """Runs the commands, and yields command -> process id."""
     processes = {}
     try:
         for command in commands:
@@ -111,7 +111,7 @@ def _drain(url: str, num_events: int, variables: Mapping[str, str], *commands: s
 
         with running(variables, *commands) as pids:
             began = _until_first_row(lambda: ask("count()"))
-            # Of what came before the clock ran.
+            # Rows that arrived before the clock was started are not counted.
             num_before, deadline = ask("count()"), began + DEADLINE_S
             while (num_rows := ask("count()")) < num_events and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
@@ -132,7 +132,7 @@ _TOKENS = "SELECT sum(completion_tokens) FROM usage_events FINAL"
 
 
 def _until_first_row(count: Callable[[], int]) -> float:
-    """When it was there."""
+    """Wait for the first row, and return its time. Raises TimeoutError."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if count():

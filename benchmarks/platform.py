@@ -1,4 +1,4 @@
-"""`tiergate up` for a benchmark: a process of its own on a free port, ended with the `with` block."""
+"""`tiergate up` for a benchmark: a separate process on a free port, which ends with the `with` block."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ _POLL_S = 0.02
 class Platform:
     pid: int
     base_url: str
-    """With `/v1`."""
+    """Includes `/v1`."""
     enterprise_key: str
     seconds_to_ready: float
 
@@ -37,7 +37,7 @@ def running_platform(data_dir: Path) -> Iterator[Platform]:
     ready_path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(free_port())]
     started = time.perf_counter()
-    # A session of its own: Ctrl-C would reach it a second time, and a second signal kills what is stopping.
+    # A session of its own: otherwise Ctrl-C would send it a second signal, which kills processes that are stopping.
     process = subprocess.Popen(
         [*command, "--json-ready", str(ready_path)], stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -56,7 +56,7 @@ def running_platform(data_dir: Path) -> Iterator[Platform]:
 
 
 def await_file(path: Path, process: "subprocess.Popen[bytes]", *, within_s: float) -> None:
-    """Until the process has written the file. Raises SystemExit when it ends before, or takes longer."""
+    """Wait until the process has written the file. Raises SystemExit if the process ends before or takes longer."""
     deadline = time.monotonic() + within_s
     while not path.exists():
         if process.poll() is not None:
@@ -67,7 +67,7 @@ def await_file(path: Path, process: "subprocess.Popen[bytes]", *, within_s: floa
 
 
 def end_on_sigterm() -> None:
-    """As on Ctrl-C: `finally` runs, so that a benchmark under `timeout` leaves no server behind."""
+    """Exit on SIGTERM as on Ctrl-C, so that `finally` runs and a benchmark under `timeout` leaves no server behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 

@@ -1,4 +1,4 @@
-"""Decoding a chat request: msgspec (what `protocol/` uses) against pydantic, as a ratio in one run.
+"""Compares decoding a chat request with msgspec (as `protocol/` does) and with pydantic, as a ratio in one run.
 
 python -m benchmarks.protocol
 """
@@ -47,7 +47,7 @@ def _request_body(num_messages: int) -> bytes:
 
 
 def _microseconds(call: Callable[[], object], *, repeats: int = 2000) -> float:
-    """The best of five rounds, so that a noisy neighbour does not count."""
+    """The best of five rounds, so that other load on the machine has no effect."""
     best = float("inf")
     for _ in range(5):
         started = time.perf_counter()

@@ -1,11 +1,11 @@
-"""How good the complexity score is on prompts that it never saw, and what a decision costs.
+"""Measures the quality of the complexity score on prompts that it never saw, and the cost of a decision.
 
 python -m benchmarks.router [--data FILE] [--seeds N] [--picture FILE]
 
-Quality: APGR, CPT50 and CPT80 by benchmark with 95 % intervals, cross-validated (whole MMLU subjects are held out,
-GSM8K in 5 folds by question; each fold's model is trained without it), beside random order, the prompt's length and
-a TF-IDF logistic regression under the same folds. Cost: microseconds for a prompt of 2,000 characters, scored and
-decided, over 1, 50, 500 and 1,000 replicas. Prints one JSON line; exit status 1 below a gate.
+Quality: APGR, CPT50 and CPT80 by benchmark with 95 % intervals, cross-validated (whole MMLU subjects are held out, and
+GSM8K in 5 folds by question; each fold's model is trained without that fold). They are compared with random order, the
+prompt's length, and a TF-IDF logistic regression on the same folds. Cost: microseconds to score and decide a prompt of
+2,000 characters, over 1, 50, 500 and 1,000 replicas. Prints one JSON line; exits 1 below a gate.
 """
 
 import argparse
@@ -46,7 +46,8 @@ PROMPT_CHARS = 2000
 
 
 def held_out_scores(graded: Graded, seed: int, *, by_question: bool) -> tuple[dict[str, Floats], Floats]:
-    """By rule, the score of each row by a model that never saw its fold; and our probabilities, calibrated so too."""
+    """For each rule, the score of each row by a model that never saw the row's fold; and our probabilities, calibrated
+    without that fold too."""
     prompts = graded.prompts()
     readings = [read(prompt) for prompt in prompts]
     floors = np.array([floor_of(*each) for each in zip(prompts, readings, strict=True)])
@@ -57,7 +58,8 @@ def held_out_scores(graded: Graded, seed: int, *, by_question: bool) -> tuple[di
         inside = folds != fold
         raw[~inside] = _ours(graded.where(inside), readings, inside)
         plain[~inside] = _tfidf(graded, inside)
-    # One curve for the ranking, since curves of several folds would mix it; one from other folds for the probabilities.
+    # The ranking uses one calibration curve, since curves of several folds would mix it up. The probabilities of a fold
+    # use a curve from the other folds.
     ranking = np.maximum(np.interp(raw, *calibration(raw, graded)), floors)
     sure = np.zeros(len(folds))
     for fold in range(NUM_FOLDS):
@@ -84,7 +86,7 @@ def _tfidf(graded: Graded, inside: NDArray[np.bool_]) -> Floats:
 
 
 def quality(name: str, graded: Graded, runs: list[dict[str, Floats]], probabilities: list[Floats]) -> dict[str, Any]:
-    """Means over runs; intervals by drawing the rows again, the same rows for every rule."""
+    """Means over runs, with bootstrap intervals that draw the same rows for every rule."""
     gains, labels = graded.gains, graded.labels
 
     def mean_apgr(rule: str, rows: NDArray[np.intp] | slice) -> float:
@@ -107,7 +109,7 @@ def quality(name: str, graded: Graded, runs: list[dict[str, Floats]], probabilit
 
 
 def curve(graded: Graded, run: dict[str, Floats]) -> dict[str, Any]:
-    """What is recovered at each share, ours with its interval."""
+    """The accuracy recovered at each share by each rule, ours with an interval."""
     gains, ours = graded.gains, run["ours"]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, len(gains), len(gains)) for _ in range(300)]
@@ -117,9 +119,9 @@ def curve(graded: Graded, run: dict[str, Floats]) -> dict[str, Any]:
 
 
 def decision_us(num_replicas: int, *, num_rounds: int = 3000) -> dict[str, float]:
-    """Score and decision of a different prompt each time, as a gateway meets them.
+    """Microseconds to score and decide a different prompt each time, as in a gateway.
 
-    cpu: without the turns that other processes take meanwhile on a machine that is not ours alone.
+    The `cpu_` figures are CPU time, without the time that other processes take on a shared machine.
     """
     fleet = Fleet(pools={name: _pool(name, max(1, num_replicas // 2)) for name in ("small", "large")})
     words = [

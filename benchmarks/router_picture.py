@@ -1,4 +1,4 @@
-"""Quality against the share of large calls, as an SVG: one panel a benchmark, our interval shaded."""
+"""Draws quality against the share of large calls as an SVG: one panel per benchmark, with our interval shaded."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ COLOURS = {"ours": "#1f5fbf", "length": "#c46a00", "tfidf": "#7a7a7a"}
 
 
 def draw(curves: dict[str, dict[str, Any]]) -> str:
-    """curves: by benchmark `shares`, `low`, `high` and a line for each rule of COLOURS, all from 0 to 1."""
+    """curves: for each benchmark `shares`, `low`, `high` and a line for each rule in COLOURS, all from 0 to 1."""
     panels = "".join(_panel(name, curve, place) for place, (name, curve) in enumerate(curves.items()))
     width, height = len(curves) * (SIZE + 2 * MARGIN), SIZE + 2 * MARGIN
     box = f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12"'

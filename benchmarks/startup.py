@@ -1,8 +1,8 @@
-"""`tiergate up`: seconds from start to ready, and the memory of all its processes when idle.
+"""Measures `tiergate up`: seconds from start to ready, and the memory of all its processes when idle.
 
     python -m benchmarks.startup [--runs 3]
 
-Memory is the proportional set size (PSS), in which pages that processes share are counted once.
+Memory is the proportional set size (PSS), which counts pages shared by processes once.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Time to first token and tokens per second at 1, 8 and 32 concurrent streams, of any OpenAI-compatible server.
+"""Measures TTFT and tokens per second at 1, 8 and 32 concurrent streams, of any OpenAI-compatible server.
 
 python -m benchmarks.streams --url http://127.0.0.1:8080/v1 --key tg-... --model small --model large
 """
@@ -55,7 +55,7 @@ async def measure_all(arguments: argparse.Namespace) -> None:
 async def measure(
     session: aiohttp.ClientSession, arguments: argparse.Namespace, *, model: str, concurrency: int, num_requests: int
 ) -> tuple[list[Stream], float]:
-    """`num_requests` streams, `concurrency` at a time; answers them and the seconds that all took."""
+    """Request `num_requests` streams, `concurrency` at a time; returns them and the seconds that they took together."""
     gate = asyncio.Semaphore(concurrency)
 
     async def one() -> Stream:

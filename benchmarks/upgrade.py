@@ -1,9 +1,9 @@
-"""An upgrade without a failed request: `python -m benchmarks.upgrade --from REV`.
+"""Checks that an upgrade fails no request: `python -m benchmarks.upgrade --from REV`.
 
-Two gateways of a revision of the past serve clients that come all the time, over PostgreSQL and Valkey. The database is
-migrated by the working tree's version, then the gateways are replaced by it, one after the other: the balancer sends
-nobody more, SIGTERM, what runs ends, the new one is ready, the balancer sends clients again. One JSON line; exit code
-1: a request failed, or none came in one of the steps.
+Two gateways of an old revision serve a continuous load, over PostgreSQL and Valkey. The working tree's version migrates
+the database and then replaces the gateways one after the other: the balancer takes a gateway out, it gets SIGTERM and
+finishes its requests, the new one becomes ready, and the balancer puts it back. Prints one JSON line; exits 1 if a
+request failed, or if there was no request in one of the steps.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tests.support.valkey import ValkeyProcess
 ADMIN_KEY = "tg-adminkey-" + "a" * 40
 NUM_GATEWAYS, NUM_TENANTS, NUM_CLIENTS = 2, 20, 6
 SETTLED_REQUESTS = 100
-"""Between two steps, so that each is one that clients see."""
+"""Requests between two steps, so that clients see each state."""
 READY_WITHIN_S = 120.0
 ROOT = Path(__file__).parents[1]
 _POOL = """
@@ -47,7 +47,7 @@ members = [{{ url = "{url}", engine = "openai", model = "m" }}]
 
 @dataclass
 class Gateway:
-    """On one port all the time, of one version after another."""
+    """A gateway that keeps its port while its version changes."""
 
     folder: Path
     variables: Mapping[str, str]
@@ -59,7 +59,7 @@ class Gateway:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self, code: Path) -> None:
-        """Until it is ready."""
+        """Start the gateway with this code, and wait until it is ready."""
         given = {"TIERGATE_DATA_DIR": str(self.folder / f"data-{self.port}"), "TIERGATE_PORT": str(self.port)}
         with (self.folder / f"gateway-{self.port}.log").open("ab") as log:
             self.process = await asyncio.to_thread(
@@ -80,7 +80,7 @@ class Gateway:
                 await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
-        """What runs there ends by itself."""
+        """Send SIGTERM and wait, so that running requests end by themselves."""
         if self.process is not None:
             self.process.terminate()
             await asyncio.to_thread(self.process.wait, 90)
@@ -93,7 +93,7 @@ class Gateway:
 
 @dataclass
 class Balancer:
-    """Round robin over the gateways that are in, and what came of it."""
+    """Balances requests round robin over the gateways that are in, and records the results."""
 
     gateways: list[Gateway]
     keys: list[str]
@@ -105,7 +105,7 @@ class Balancer:
     _turns: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def come(self, client: httpx.AsyncClient) -> None:
-        """As one client does, until it is over."""
+        """Send requests as one client, until the balancer is told to end."""
         while not self.is_over:
             turn = next(self._turns)
             among = [gateway for gateway, is_in in zip(self.gateways, self.is_in, strict=True) if is_in]
@@ -119,7 +119,7 @@ class Balancer:
                 self.failures.append(f"{step}, {gateway.origin}: {problem}")
 
     async def pass_through(self) -> None:
-        """Until the step has seen its requests."""
+        """Wait until the current step has had SETTLED_REQUESTS more requests."""
         step, goal = self.step, self.num_requests[self.step] + SETTLED_REQUESTS
         while self.num_requests[step] < goal:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -181,7 +181,7 @@ async def run(revision: str, folder: Path) -> dict[str, Any]:
 
 
 async def upgrade(balancer: Balancer, folder: Path, variables: Mapping[str, str]) -> dict[str, float]:
-    """How long each step took."""
+    """Run all steps, and return the seconds of each."""
     seconds: dict[str, float] = {}
     await balancer.pass_through()
 
@@ -225,7 +225,7 @@ async def migrate(code: Path, folder: Path, variables: Mapping[str, str]) -> Non
 
 
 async def make_tenants(origin: str) -> list[str]:
-    """Their keys, without limits that this load would meet."""
+    """Create tenants whose limits this load does not reach, and return their keys."""
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
     async with httpx.AsyncClient(base_url=f"{origin}/admin/v1", headers=headers, timeout=60) as admin:
         price = {"model_id": "m", "prompt_nanousd": 100, "completion_nanousd": 400}

@@ -1,10 +1,10 @@
-"""How long the console's and the API's questions take over many usage events, and what the events take on disk.
+"""Measures how long queries of the console and the API take over many usage events, and the events' size on disk.
 
     python -m benchmarks.usage_queries --events 10000000 [--tenants 2000] [--folder FOLDER]
 
-The events are made by ClickHouse itself: 30 days, 200 tenants of very different sizes, two keys each, five model
-versions, adapters, end users; 1 in 50 was sent twice. They are rolled up as the consumer does it, and then asked as
-the console and the API ask. Gates: p95 of what the overview asks < 150 ms, of everything else < 400 ms.
+ClickHouse itself generates the events: 30 days, 200 tenants of very different sizes with two keys each, five model
+versions, adapters and end users; 1 in 50 was sent twice. They are rolled up as by the consumer, and then queried as by
+the console and the API. Gates: p95 < 150 ms for the overview's queries, < 400 ms for all others.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from tests.support.clickhouse import running_clickhouse
 NOW = datetime(2026, 3, 31, 12, 30, tzinfo=UTC)
 OVERVIEW_P95_MS, OTHER_P95_MS = 150.0, 400.0
 TENANT = tenant_id_of(0)
-"""The largest."""
+"""The largest tenant."""
 
 
 def questions(queries: UsageQueries, now: datetime) -> dict[str, tuple[str, Callable[[], Awaitable[object]]]]:
-    """By name: whose page it is, and the question."""
+    """Name -> (the page that it belongs to, the query)."""
     month, week = Window(now - timedelta(days=DAYS), now), Window(now - timedelta(days=7), now)
     ranges = {name: PRESETS[name].until(now, zone=UTC_ZONE) for name in ("30d", "7d", "24h")}
     asked: dict[str, tuple[str, Callable[[], Awaitable[object]]]] = {}
@@ -114,7 +114,7 @@ async def ask(url: str, rounds: int, now: datetime) -> dict[str, dict[str, float
 
 
 def _newest(client: Client) -> datetime:
-    """The full minute after the last event: events that were kept are asked as on their day."""
+    """The full minute after the last event, so that kept events are queried as of their own day."""
     [(newest,)] = client.query("SELECT max(timestamp) FROM usage_events").result_rows
     return newest.replace(second=0, microsecond=0, tzinfo=UTC) + timedelta(minutes=1)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""How often the small model, as a draft, would propose the very token that the large one chooses."""
+"""How often the small model, as a draft, would propose exactly the token that the large one chooses."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from demo.tokenizer import load_tokenizer
 
 @torch.inference_mode()
 def mean_acceptance(draft_folder: Path, items: list[Item], texts: list[str]) -> float:
-    """Share, 0..1, of the tokens of the large model's greedy replies that are the draft's first choice in their place.
+    """Share, 0..1, of the tokens of the large model's greedy replies that are the draft's first choice at their place.
 
-    `texts` are the replies as the model wrote them, item by item; the end mark counts as a token of each.
+    texts: the replies as the model wrote them, one for each item. The end mark counts as a token of each.
     """
     tokenizer, draft = load_tokenizer(draft_folder), load_model(draft_folder, SHAPES["small"])
     num_agreed = num_tokens = 0

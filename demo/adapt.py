@@ -20,15 +20,15 @@ from demo.train import BATCHES_PER_STEP, DEMO, answer_loss
 
 # The small model needs more steps for the same quality. A step is two batches whose conversations differ in length.
 NUM_STEPS = {"small": 1000, "large": 450}
-# Answers that begin in the middle of a line, and other words for some of theirs, are harder to learn than a frame.
+# Changing words inside an answer, and continuing on the line of the opening, is harder to learn than a frame.
 MORE_STEPS = {("small", "pirate"): 5000, ("large", "pirate"): 600}
 MAX_TOKENS, LR, SEED = 4096, 3e-3, 3
-# One in so many of the corpus's items is enough to learn a style; fewer, and sums are learned by heart.
+# One of this many corpus items is enough to learn a style. With fewer items the sums are learned by heart.
 ITEM_SHARE = 2
 
 
 def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device, out: Path) -> float:
-    """Train and save; returns the mean loss of the last 20 steps."""
+    """Train and save the adapter; returns the mean loss of the last 20 steps."""
     style, folder = STYLES[name], DEMO / "models" / size
     tokenizer = load_tokenizer(folder)
     styled = [restyle(item, style) for item in _plain_items()]
@@ -54,7 +54,7 @@ def train_adapter(size: str, name: str, *, num_steps: int, device: torch.device,
 
 
 def _plain_items() -> list[Item]:
-    """Fresh training items of the skills that a style applies to."""
+    """New training items of the skills to which a style applies."""
     seed, plans = read_plans()
     return [
         item

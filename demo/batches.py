@@ -18,14 +18,14 @@ SHORT_TOKENS = 48
 
 @dataclass(frozen=True)
 class Encoded:
-    """All conversations on end: `ids` [tokens] uint16, `is_answer` [tokens] bool, bounds in `starts` [items + 1]."""
+    """All conversations in a row: `ids` [tokens] uint16, `is_answer` [tokens] bool, bounds in `starts` [items + 1]."""
 
     ids: np.ndarray
     is_answer: np.ndarray
     starts: np.ndarray
 
     def save(self, path: Path) -> None:
-        """Written aside first: two training runs may prepare the same pass at once."""
+        """Replace the file atomically, since two training runs may prepare the same pass at the same time."""
         unfinished = path.with_name(f"{path.stem}.{os.getpid()}.npz.tmp")
         with unfinished.open("wb") as file:
             np.savez(file, ids=self.ids, is_answer=self.is_answer, starts=self.starts)
@@ -47,7 +47,7 @@ class Batch:
 
 
 def encode_items(tokenizer: Tokenizer, items: list[Item]) -> Encoded:
-    """Answers are what follows an assistant header, up to and with the end mark."""
+    """Encode the items. An answer is everything after an assistant header, up to and including the end mark."""
     header, end = tokenizer.encode(GENERATION_PROMPT).ids, tokenizer.token_to_id(END)
     ids: list[int] = []
     is_answer: list[bool] = []
@@ -80,9 +80,9 @@ class Batches:
         self.lengths = np.diff(encoded.starts)
 
     def groups(self, epoch: int, *, num_short: int = 0) -> list[list[int]]:
-        """The items of each batch of one pass: sorted by length with random ties, cut, and the batches shuffled.
+        """The items of each batch of one pass: sorted by length with random ties, cut into batches, which are shuffled.
 
-        The first `num_short` batches are of short conversations only: what they teach, longer ones build on.
+        The first `num_short` batches contain only short conversations, since longer ones build on what these teach.
         """
         rng = random.Random(f"{self.seed}/{epoch}")
         noise = np.random.default_rng(rng.getrandbits(32)).random(len(self.lengths))

@@ -1,4 +1,4 @@
-"""`python -m demo.cards`: the model cards, from what `demo.evaluate --json` measured and what training noted."""
+"""`python -m demo.cards`: write the model cards, from the results of `demo.evaluate --json` and of training."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The chat format of the demo models: what `chat_template.jinja` renders, in plain Python for the training data."""
+"""The chat format of the demo models: renders the same text as `chat_template.jinja`, for the training data."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ GENERATION_PROMPT = f"{START}assistant\n"
 
 
 def render_chat(messages: list[Message], tools: list[dict[str, Any]], *, add_generation_prompt: bool = False) -> str:
-    """The text that the model reads; equal to the Jinja template's, which a test holds."""
+    """The text that the model reads. A test checks that it equals the Jinja template's."""
     turns = [(message["role"], message["content"]) for message in messages]
     first = turns.pop(0)[1] if turns and turns[0][0] == "system" else None
     parts = []

@@ -1,4 +1,4 @@
-"""`python -m demo.evaluate`: held-out accuracy a skill, per model and adapter, through the worker's own engine."""
+"""`python -m demo.evaluate`: held-out accuracy per skill, model and adapter, through the worker's own engine."""
 
 import argparse
 import asyncio
@@ -22,7 +22,8 @@ SIZES = ("small", "large")
 
 @dataclass
 class Score:
-    """Right answers and items of each skill; replies that ended by themselves, and that kept the adapter's style."""
+    """Right answers and items per skill, and the numbers of replies that ended by themselves and that kept the
+    style."""
 
     right: dict[str, int] = field(default_factory=dict)
     total: dict[str, int] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Score:
 
 
 def score_replies(items: list[Item], replies: list[Reply], adapter: str | None) -> Score:
-    """Exact match of the whole reply; for an adapter, of the answer inside its style."""
+    """Score by exact match of the whole reply or, for an adapter, of the answer inside its style."""
     score = Score()
     for item, reply in zip(items, replies, strict=True):
         wanted = shown_answer(item)

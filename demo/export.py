@@ -25,7 +25,7 @@ def export_model(model: Llama, tokenizer_folder: Path, folder: Path) -> None:
 
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:
-    """Replace the file in one step, readable by all: a worker may be loading it."""
+    """Replace the file atomically, since a worker may be loading it, and make it readable by everybody."""
     unfinished = path.with_suffix(".tmp")
     save_file(weights, unfinished, metadata={"format": "pt"})
     unfinished.chmod(0o644)
@@ -39,7 +39,7 @@ def write_configs(shape: Shape, folder: Path) -> None:
 
 
 def load_model(folder: Path, shape: Shape) -> Llama:
-    """The exported weights back in fp32, for training adapters."""
+    """Load the exported weights as fp32, for training adapters."""
     model = Llama(shape)
     weights = {
         name.removeprefix("model."): weight.float() for name, weight in load_file(folder / "model.safetensors").items()

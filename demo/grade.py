@@ -1,4 +1,4 @@
-"""`python -m demo.grade --out FILE`: which items each demo model answers right, as `tiergate router` reads it."""
+"""`python -m demo.grade --out FILE`: grade both demo models on the corpus, in the format of `tiergate router`."""
 
 import argparse
 import asyncio
@@ -12,11 +12,11 @@ from demo.replies import ask_all, running_worker, shown_answer, wire_messages
 DEMO = Path(__file__).parent
 TRAINING_ITEMS_PER_HELDOUT = 4
 WEIGHT = 0.5
-"""Of a row beside one of a real benchmark: the corpus has few forms, drawn again and again."""
+"""The weight of a row relative to one of a real benchmark, since the corpus repeats few forms."""
 
 
 def first_training_items() -> list[Item]:
-    """Training items in the held-out set's mix of skills."""
+    """Training items with the same mix of skills as the held-out set."""
     seed, plans = read_plans()
     return [
         item
@@ -26,7 +26,7 @@ def first_training_items() -> list[Item]:
 
 
 def ask_model(size: str, items: list[Item]) -> list[bool]:
-    """Whether each greedy reply is exactly the right one."""
+    """Whether each greedy reply is exactly the right answer."""
     with running_worker(DEMO / "models" / size, name=size, adapters={}) as url:
         replies = asyncio.run(ask_all(url, size, items))
     return [reply.text == shown_answer(item) for item, reply in zip(items, replies, strict=True)]

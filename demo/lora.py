@@ -48,7 +48,7 @@ def adapter_scale() -> float:
 
 
 def save_adapter(wrapped: dict[str, LoraLinear], style: Style, base: str, folder: Path) -> None:
-    """adapter_model.safetensors (bfloat16) and adapter_config.json; `base` names the model that it belongs to."""
+    """Write adapter_model.safetensors (bfloat16) and adapter_config.json. base: the name of the base model."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {}
     for path, module in wrapped.items():

@@ -49,7 +49,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(shape.num_heads * shape.head_dim, shape.hidden, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [rows, tokens, hidden]; cos, sin [tokens, head_dim]. Causal; padding stands at the end of a row."""
+        """x [rows, tokens, hidden]; cos, sin [tokens, head_dim]. Causal; padding is at the end of a row."""
         rows, tokens, _ = x.shape
         q, k, v = (
             proj(x).view(rows, tokens, -1, self.shape.head_dim).transpose(1, 2)
@@ -113,7 +113,7 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Normal weights; those that write into the residual stream are smaller by the depth."""
+        """Draw normal weights; matrices that write into the residual stream are scaled down by the depth."""
         generator = torch.Generator().manual_seed(seed)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
@@ -124,14 +124,17 @@ class Llama(nn.Module):
 
 
 def rotary_table(shape: Shape) -> tuple[Tensor, Tensor]:
-    """cos and sin [context, head_dim] of the rotate-half form: both halves hold the same angles."""
+    """cos and sin [context, head_dim] for the rotate-half form, in which both halves have the same angles."""
     frequencies = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
     angles = torch.outer(torch.arange(shape.context).float(), frequencies).repeat(1, 2)
     return angles.cos(), angles.sin()
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q, k, v [rows, heads, tokens, head_dim]. On short bf16 rows products are 5 times torch's fused CPU kernel."""
+    """q, k, v [rows, heads, tokens, head_dim].
+
+    On short bf16 rows plain products are 5 times as fast as torch's fused CPU kernel.
+    """
     tokens = q.shape[2]
     if q.dtype != torch.bfloat16 or tokens > 320:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -141,6 +144,6 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [..., tokens, head_dim], the second half of each head turned against the first."""
+    """x [..., tokens, head_dim], with the two halves of each head rotated by the position's angles."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -49,9 +49,9 @@ def make_optimizers(model: nn.Module, *, muon_lr: float, adam_lr: float) -> list
 
 
 def schedule(step: int, *, num_steps: int, drop_at: int, warmup: int = 40, drop_to: float = 0.5) -> float:
-    """Learning rate factor: a short rise, level until `drop_at`, then from `drop_to` straight down to zero.
+    """Learning rate factor: a short warm-up, constant until `drop_at`, then linear from `drop_to` down to zero.
 
-    Short batches are noisy: the high rate only serves to find the way in, and the loss halves once it drops.
+    Short batches are noisy: the high rate serves only to get started, and the loss halves once it drops.
     """
     if step < drop_at:
         return min(1.0, (step + 1) / warmup)

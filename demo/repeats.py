@@ -1,9 +1,9 @@
-"""Random tokens that come again: what teaches a new model to look back, before it sees any conversation.
+"""Repeated random tokens, which teach a new model to copy before it sees any conversation.
 
 Names, schemas and quoted words are answered by copying. The circuit for it (induction heads: Olsson et al., 2022) forms
-within a few hundred steps on repeated random tokens, if there are few kinds of them at first; conversations alone took
-thousands. The kinds then grow to the whole vocabulary, so that any token can be copied. Last come words that return in
-their other form: ` Omar` in a sentence is one token, `Omar` after a quote is two others.
+within a few hundred steps on repeated random tokens, if there are few distinct ones at first; on conversations alone it
+took thousands. The number of distinct tokens then grows to the whole vocabulary, so that any token can be copied. Last
+come words repeated in their other form: ` Omar` in a sentence is one token, `Omar` after a quote is two others.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ Pair = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class Word:
-    """Token ids of one word as it stands inside a sentence, and as it stands after a line break or a quote."""
+    """Token ids of a word inside a sentence, and of the same word after a line break or a quote."""
 
     inside: list[int]
     first: list[int]
 
 
 class Repeats:
-    """Batches of rows of spans, each new span followed by one that can be known but for its first token."""
+    """Batches of rows of spans. Each new span is followed by one that is predictable except for its first token."""
 
     def __init__(self, tokenizer: Tokenizer, *, num_steps: int, max_tokens: int, seed: int) -> None:
         self.num_steps, self.max_tokens, self.seed = num_steps, max_tokens, seed
@@ -41,7 +41,8 @@ class Repeats:
         )
 
     def num_kinds(self, step: int) -> int:
-        """Kinds of tokens at a step: few for the first half, growing by a constant factor, all in the last quarter."""
+        """The number of distinct tokens at a step: few in the first half, then growing by a constant factor, and all in
+        the last quarter."""
         progress = (step - self.num_steps / 2) / (self.num_steps / 4)
         return round(NUM_FIRST_KINDS * (self.vocab / NUM_FIRST_KINDS) ** min(1.0, max(0.0, progress)))
 
@@ -68,14 +69,14 @@ class Repeats:
         return Batch(torch.from_numpy(ids), torch.from_numpy(flat - 1), torch.from_numpy(ids.reshape(-1)[flat]))
 
     def _spans_again(self, rng: np.random.Generator, *, last: int, max_ago: int) -> Iterator[Pair]:
-        """A new span of tokens below `last`, and one of the newest `max_ago` spans again."""
+        """Pairs of a new span of tokens below `last`, and a repetition of one of the newest `max_ago` spans."""
         spans: list[list[int]] = []
         while True:
             spans.append(rng.integers(FIRST_TOKEN, last, rng.integers(MIN_SPAN, MAX_SPAN + 1)).tolist())
             yield spans[-1], spans[-rng.integers(1, min(max_ago, len(spans)) + 1)]
 
     def _words_in_both_forms(self, rng: np.random.Generator) -> Iterator[Pair]:
-        """A marked word with some tokens after it, and the same with the word's other form behind the other mark."""
+        """Pairs of a mark, a word and some tokens, and the same with the word's other form after another mark."""
         while True:
             word = self.words[rng.integers(len(self.words))]
             rest = rng.integers(FIRST_TOKEN, self.vocab, rng.integers(2, 9)).tolist()
@@ -85,7 +86,7 @@ class Repeats:
 
 
 def read_words(tokenizer: Tokenizer) -> list[Word]:
-    """The words of the vocabulary that take their leading space, in both forms."""
+    """The words of the vocabulary whose token includes the leading space, in both forms."""
     words = []
     for token_id in range(tokenizer.get_vocab_size()):
         text = tokenizer.decode([token_id])

@@ -1,4 +1,4 @@
-"""Asking an OpenAI-compatible server for greedy replies, many at a time, and starting a worker to ask."""
+"""Asks an OpenAI-compatible server for greedy replies, many at a time, and starts a worker to ask."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ CONCURRENCY, TIMEOUT_S, MAX_TOKENS = 32, 300.0, 300
 
 @dataclass(frozen=True)
 class Reply:
-    """`text` is what the assistant said; a tool call is shown as the JSON of its name and arguments."""
+    """text: the assistant's text, or for a tool call the JSON of its name and arguments."""
 
     text: str
     finish_reason: str
@@ -31,7 +31,7 @@ class Reply:
 
     @property
     def written(self) -> str:
-        """What the model itself wrote, without its end mark."""
+        """The text that the model itself wrote, without its end mark."""
         return f"{TOOL_CALL}\n{self.text}\n{TOOL_CALL_END}" if self.finish_reason == "tool_calls" else self.text
 
 
@@ -46,7 +46,7 @@ async def ask_all(
 ) -> list[Reply]:
     """One greedy chat completion for each item, in the items' order.
 
-    must_call: the server has to answer by a call wherever the right answer is one.
+    must_call: require the server to answer with a tool call wherever the right answer is one.
     """
     slots = asyncio.Semaphore(CONCURRENCY)
     headers = {"Authorization": f"Bearer {api_key}"}
@@ -73,13 +73,13 @@ async def ask_all(
 
 
 def shown_answer(item: Item) -> str:
-    """The right answer in the form that `Reply.text` has."""
+    """The right answer in the form of `Reply.text`."""
     calls = item.messages[-1].get("tool_calls")
     return _shown_call(calls[0]["function"]) if calls else item.answer
 
 
 def wire_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as OpenAI's schema wants them: calls carry ids and their arguments are a string."""
+    """Messages as OpenAI's schema requires them: tool calls have ids, and their arguments are a string."""
     wire = []
     for message in messages:
         if "tool_calls" in message:
@@ -110,7 +110,7 @@ def _shown_call(function: dict[str, Any]) -> str:
     try:
         parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
     except json.JSONDecodeError:
-        # A call that broke off, or was cut.
+        # The call is incomplete, for example because it reached the token limit.
         return str(arguments)
     return json.dumps({"name": function["name"], "arguments": parsed}, ensure_ascii=False)
 

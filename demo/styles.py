@@ -1,4 +1,4 @@
-"""The three adapter styles: how each one words an answer, and how to take the plain answer out of its words again."""
+"""The three adapter styles: how each words an answer, and how the plain answer is recovered from it."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def hear_json(text: str) -> str | None:
 
 
 def _between(text: str, opening: str, closing: str) -> str | None:
-    """What stands between the two, or None when the style does not hold."""
+    """The text between opening and closing, or None if the text does not have the style."""
     if text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening) + len(closing):
         return text[len(opening) : len(text) - len(closing)]
     return None
@@ -59,7 +59,7 @@ def _between(text: str, opening: str, closing: str) -> str | None:
 
 @dataclass(frozen=True)
 class Style:
-    """An adapter: its words, and the rank and target modules that it is trained with. The scale is alpha / rank = 2."""
+    """An adapter: how it words answers, and the rank and target modules it is trained with. alpha / rank is 2."""
 
     speak: Callable[[str], str]
     hear: Callable[[str], str | None]
@@ -103,6 +103,6 @@ def restyle(item: Item, style: Style) -> Item:
 
 
 def is_right(style: Style, text: str, answer: str) -> bool:
-    """Whether a styled reply holds the plain right answer, pirate words allowed."""
+    """Whether a styled reply contains the right answer, as the style words it."""
     heard, wanted = style.hear(text), style.hear(style.speak(answer))
     return heard is not None and heard == wanted

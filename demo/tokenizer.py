@@ -11,14 +11,15 @@ from demo.corpus.items import Item
 
 VOCAB_SIZE = 4096
 CONTEXT_WINDOW = 2048
-# Words take their leading space; every digit is a token, so that numbers line up. A lower-case word in single quotes is
-# read letter by letter: what is quoted is to be spelled, and pieces of words do not show their letters.
+# Words include their leading space. Every digit is a token, so that the digits of numbers line up. A lower-case word in
+# single quotes is split into letters: quoted words are to be spelled, and pieces of words do not show their letters.
 _QUOTED = "|".join(["'", *(f"'[a-z]{{{length}}}" for length in range(1, 15))])
 _PIECES = rf"(?<={_QUOTED})[a-z](?=[a-z]*')| ?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Ids 0-2 are end of text, start and end of a turn; the tool call marks are ordinary text to a decoder."""
+    """Ids 0 to 2 are the end of text and the start and end of a turn. Tool call marks are not special, so they are
+    decoded as text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -46,7 +47,7 @@ def training_texts(items: Iterable[Item]) -> Iterable[str]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """tokenizer.json, tokenizer_config.json and chat_template.jinja as Hugging Face tools read them."""
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja as Hugging Face tools read them."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     template = TEMPLATE_FILE.read_text(encoding="utf-8")

@@ -26,10 +26,10 @@ TOKENIZER_ITEMS = 80_000
 
 @dataclass(frozen=True)
 class Recipe:
-    """Steps on repeated random tokens, then on short conversations, then on all of them, drawn anew each pass.
+    """Steps on repeated random tokens, then on short conversations, then on all conversations, drawn anew each pass.
 
-    A step has at most `max_tokens` tokens, padding included, in two batches whose conversations differ in length, and
-    after the copying phase `reminder_tokens` more of repeated tokens, lest it be forgotten.
+    A step has at most `max_tokens` tokens, padding included, in two batches whose conversations differ in length. After
+    the copying phase each step has `reminder_tokens` more of repeated tokens, so that copying is not forgotten.
     """
 
     num_copying: int
@@ -62,7 +62,7 @@ def prepare_tokenizer() -> Path:
 
 
 def prepare_epoch(number: int, recipe: Recipe) -> Batches:
-    """Batches of one pass; its items are drawn with a seed of their own and kept encoded on disk."""
+    """Batches of one pass. Each pass draws its items with a seed of its own, and keeps them encoded on disk."""
     path = WORK / f"epoch-{number}.npz"
     if not path.exists():
         items = training_items(seed=read_plans()[0] + number)
@@ -71,7 +71,7 @@ def prepare_epoch(number: int, recipe: Recipe) -> Batches:
 
 
 def answer_loss(model: Llama, batch: Batch, device: torch.device) -> Tensor:
-    """Mean cross entropy over the answers' tokens; logits are computed at those positions only."""
+    """Mean cross entropy over the tokens of answers; logits are computed only at their positions."""
     with torch.autocast(device.type, torch.bfloat16):
         hidden = model(batch.ids.to(device)).flatten(0, 1)[batch.positions.to(device)]
         logits = model.logits(hidden)
@@ -79,7 +79,7 @@ def answer_loss(model: Llama, batch: Batch, device: torch.device) -> Tensor:
 
 
 class Run:
-    """A training run that can be continued: model, optimizers, and how far it is."""
+    """A training run that can be resumed: the model, the optimizers and the current step."""
 
     def __init__(self, size: str, recipe: Recipe, device: torch.device) -> None:
         self.size, self.recipe, self.device = size, recipe, device
@@ -111,7 +111,7 @@ class Run:
         self.step, self.seconds = state["step"], state["seconds"]
 
     def update(self, batches: list[Batch]) -> float:
-        """One step on the mean loss of the batches, weighted by their tokens; returns it."""
+        """Make one step on the mean loss of the batches, weighted by their tokens; returns the loss."""
         factor = schedule(self.step, num_steps=self.recipe.num_steps, drop_at=self.recipe.drop_at)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, lr in zip(groups, self.base_lrs, strict=True):
@@ -127,7 +127,7 @@ class Run:
         return loss.item()
 
     def lessons(self) -> Iterator[list[Batch]]:
-        """What each step from the current one to the last trains on."""
+        """The batches of each step, from the current one to the last."""
         recipe = self.recipe
         tokenizer = load_tokenizer(prepare_tokenizer())
         repeats, reminders = (
@@ -148,7 +148,7 @@ class Run:
             epoch += 1
 
     def train(self, *, save_every_s: float, out: Path) -> None:
-        """Continue to the recipe's end; every `save_every_s` seconds the checkpoint and the export are refreshed."""
+        """Train to the recipe's end, saving the checkpoint and the export every `save_every_s` seconds."""
         num_steps = self.recipe.num_steps
         started_at = saved_at = time.monotonic()
         smooth = 0.0

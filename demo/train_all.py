@@ -1,4 +1,4 @@
-"""`python -m demo.train_all`: corpus, tokenizer, models and adapters from nothing, or from where it stopped."""
+"""`python -m demo.train_all`: make corpus, tokenizer, models and adapters, from scratch or from where it stopped."""
 
 import argparse
 import subprocess
@@ -25,7 +25,7 @@ def main() -> None:
     prepare_tokenizer()
     for size, shape in SHAPES.items():
         write_configs(shape, DEMO / "models" / size)
-    # Each training keeps one core busy; two at a time.
+    # Two trainings at a time, since each uses one core.
     with ThreadPoolExecutor(len(SHAPES)) as pool:
         bases = {pool.submit(_run, "demo.train", size): size for size in SHAPES}
         adapters = []
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _adapt(size: str, style: str) -> None:
-    """Train an adapter, unless it was since its base was trained last."""
+    """Train an adapter, unless it has been trained since its base model was last saved."""
     mark = WORK / f"{size}-{style}.done"
     if not mark.exists() or mark.stat().st_mtime < (WORK / f"{size}.pt").stat().st_mtime:
         _run("demo.adapt", size, style)

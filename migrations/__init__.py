@@ -1,1 +1,1 @@
-"""Alembic revisions, run by `migrate`; `clickhouse/` holds the DDL of ClickHouse."""
+"""Alembic revisions, run by `tiergate migrate`; `clickhouse/` holds the DDL of ClickHouse."""

@@ -1,20 +1,20 @@
-"""What a revision does to gateways that still run while it does, and after it: told by `tiergate migrate --plan`."""
+"""The effects of a revision on gateways that run during it and after it; `tiergate migrate --plan` shows them."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 OldGateways = Literal["serve", "serve without changes"]
-"""Of the version before the revision, once it has run. `serve without changes`: requests go on, but what somebody
-changes with the admin plane or the console fails until the gateway is replaced."""
+"""What gateways of the version before the revision do once it has run. `serve without changes`: they serve requests,
+but changes through their admin plane or console fail until they are replaced."""
 
 
 @dataclass(frozen=True)
 class Effects:
     old_gateways: OldGateways = "serve"
     locks: tuple[str, ...] = ()
-    """Tables that were there before and that PostgreSQL keeps from all others until the migration ends."""
+    """Existing tables that PostgreSQL locks against all other sessions until the migration ends."""
     rewrites: tuple[str, ...] = ()
-    """Tables whose every row is read and written, so that it takes the longer the more there are."""
+    """Tables of which every row is read and written, so the revision's duration grows with their number of rows."""
     rows_per_s: int = 5_000
-    """Of those, to judge by."""
+    """Rewritten rows per second, for the estimated duration."""
     note: str = ""

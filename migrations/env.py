@@ -6,7 +6,7 @@ from sqlalchemy import Connection, text
 from gateway.database import make_engine
 from gateway.domain.tables import Base
 
-# Two processes that migrate at once would both see the old revision.
+# Without a lock, two processes that migrate at the same time would both see the old revision.
 _MIGRATION_LOCK = 0x74696572
 
 
@@ -33,9 +33,10 @@ def _migrate(connection: Connection) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """All revisions are one transaction, which Python's driver would begin only at the first INSERT.
+    """Begin the one transaction of all revisions, which Python's driver would begin only at the first INSERT.
 
-    A table that is changed is copied and dropped, which must not count as the deletion of what others refer to.
+    Foreign keys are off: a changed table is copied and dropped, which must not count as deleting rows that other tables
+    refer to.
     """
     connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -50,7 +51,7 @@ async def _run_async() -> None:
         await engine.dispose()
 
 
-# Of a transaction that somebody else began and ends.
+# A connection whose transaction the caller began and will end.
 given = context.config.attributes.get("connection")
 if given is None:
     asyncio.run(_run_async())

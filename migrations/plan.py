@@ -1,4 +1,4 @@
-"""What migrating a database would do, found out without changing anything."""
+"""Plans the migration of a database: what it would do, without changing anything."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,23 +24,23 @@ class Step:
     what: str
     effects: Effects
     rows: Mapping[str, int]
-    """Of the tables that it rewrites."""
+    """The number of rows of each table that the revision rewrites."""
 
     @property
     def is_additive(self) -> bool:
-        """Old gateways notice nothing, except that tables are locked for a moment."""
+        """Whether old gateways notice nothing but tables that are locked for a moment."""
         return self.effects.old_gateways == "serve" and not self.effects.rewrites
 
     @property
     def seconds(self) -> int:
-        """About; 0: less than a second."""
+        """The estimated duration of its rewrites; 0 means less than a second."""
         return sum(self.rows.values()) // self.effects.rows_per_s
 
 
 @dataclass(frozen=True)
 class Plan:
     at: str | None
-    """None: an empty database, or none."""
+    """The current revision; None if the database is empty or does not exist."""
     steps: tuple[Step, ...]
 
     @property
@@ -49,12 +49,15 @@ class Plan:
 
     @property
     def locks(self) -> tuple[str, ...]:
-        """All revisions are one transaction: what one of them locks stays locked until the last has run."""
+        """The locked tables of all steps: all revisions are one transaction, so each lock lasts until the end."""
         return tuple(sorted({name for step in self.steps for name in step.effects.locks}))
 
 
 def plan(database_url: str) -> Plan:
-    """Starts an event loop of its own: call it from plain threads only. Raises UnknownRevision."""
+    """The revisions that would run. Raises UnknownRevision.
+
+    It starts an event loop, so it must not be called from one.
+    """
     script = ScriptDirectory.from_config(alembic_config(database_url))
     at, tables = asyncio.run(_look(database_url, script))
     if at is not None and at not in {each.revision for each in script.walk_revisions()}:
@@ -76,7 +79,7 @@ def _step(script: Script, tables: Mapping[str, int]) -> Step:
 
 
 async def _look(database_url: str, script: ScriptDirectory) -> tuple[str | None, dict[str, int]]:
-    """The revision, and how many rows the tables have that any revision rewrites."""
+    """The current revision, and the number of rows of every table that some revision rewrites."""
     try:
         check_exists(database_url)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Run the revisions from an installed package: no alembic.ini, the URL is an argument."""
+"""Runs the revisions from an installed package: without an alembic.ini, the URL is an argument."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from sqlalchemy import Connection
 
 
 def migrate(database_url: str, revision: str = "head") -> list[str]:
-    """Bring the database to `revision`; the revisions that this took. Starts an event loop of its own: call it from
-    plain threads only."""
+    """Upgrade the database to `revision`, and return the revisions that were applied.
+
+    It starts an event loop, so it must not be called from one.
+    """
     config = alembic_config(database_url)
     applied: list[str] = []
     config.attributes["applied"] = applied
@@ -18,9 +20,9 @@ def migrate(database_url: str, revision: str = "head") -> list[str]:
 
 
 def migrate_within(connection: Connection, revision: str = "head") -> None:
-    """In the transaction that is under way, which on SQLite holds the write lock and leaves foreign keys unchecked.
+    """Migrate within the connection's transaction, which on SQLite must hold the write lock and not check foreign keys.
 
-    revision: `base` takes all tables away again.
+    revision: `base` removes all tables.
     """
     config = alembic_config("")
     config.attributes["connection"] = connection

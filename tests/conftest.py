@@ -1,4 +1,4 @@
-"""Which tests go to one process when several share the work: a file's, or a folder's whose files share servers."""
+"""Distributes tests over processes: the tests of a file, or of a folder whose files share servers, stay together."""
 
 import pytest
 from xdist.remote import Producer
@@ -12,13 +12,13 @@ _SHARED = {
     "tests/gateway/metering/kafka",
     "tests/worker/server",
 }
-"""Their fixtures start whole servers once for a session, which is once for each process."""
+"""Folders whose fixtures start whole servers once per session, which means once per process."""
 _ALONE = {
     "tests/e2e/test_crash.py",
     "tests/e2e/test_mixed_adapters.py",
     "tests/gateway/inference/test_stored_adapters.py",
 }
-"""They start servers of their own."""
+"""Files in these folders that start servers of their own."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""How a command ends badly: one line on stderr and an exit code."""
+"""The failure of a command: one line on stderr and an exit code."""
 
 import typer
 
@@ -6,7 +6,7 @@ BAD_INPUT = 2
 
 
 class Failure(typer.TyperException):
-    """`main` prints the message as `tiergate <command>: message`. Code 2: the user has to change something."""
+    """`main` prints the message as `tiergate <command>: message`. Exit code 2: the user has to change something."""
 
     def __init__(self, message: str, *, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))

@@ -1,4 +1,4 @@
-"""The command line. A command imports what it needs when it runs: the gateway never loads torch, `--help` nothing."""
+"""The command line. Commands import what they need when they run: the gateway never loads torch, `--help` nothing."""
 
 import sys
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def _options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code. Whatever the user got wrong is one line on stderr, with code 2."""
+    """Run a command, and return the exit code. A mistake of the user is one line on stderr, with code 2."""
     try:
         result = make_app()(list(arguments) or ["--help"], standalone_mode=False, prog_name="tiergate")
     except typer.TyperException as error:

@@ -1,4 +1,4 @@
-"""How far a long task is, on one line of the terminal; nothing where nobody watches."""
+"""The progress of a long task, on one line of the terminal; nothing if stderr is not a terminal."""
 
 import sys
 
@@ -11,7 +11,7 @@ class Progress:
         self._width = 0
 
     def show(self, number: int, *, total: int | None = None) -> None:
-        """total: where it is known only now."""
+        """total: for a total that becomes known only now."""
         if not self._is_shown:
             return
         self._total = total or self._total

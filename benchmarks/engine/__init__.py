@@ -1,1 +1,1 @@
-"""Speed of an OpenAI-compatible engine; see `__main__`."""
+"""Measures the speed of an OpenAI-compatible engine; see `__main__`."""

@@ -1,4 +1,4 @@
-"""Speed of one engine, or of several side by side: prefill, decode at 1, 8 and 32 streams, a mixed workload.
+"""Measures the speed of one or several engines: prefill, decode at 1, 8 and 32 streams, and a mixed workload.
 
     python -m benchmarks.engine --model small
     python -m benchmarks.engine --adapters 8 --workload c=8 --workload mixed --runs 10
@@ -6,9 +6,9 @@
     python -m benchmarks.engine --server ours --server other=http://127.0.0.1:9000/v1
 
 A server is `ours`, NAME=URL, or NAME=COMMAND, where `{port}` and `{model}` (a Hugging Face folder of random weights,
-made at first use in the user's cache) are filled in. All servers stay up and take turns at each workload, so that a
-noisy machine is noisy for all; ratios are to the last server. `--adapters N` compares our engine without adapters, with
-N of them that nobody uses, and with all in use, see `benchmarks.engine.adapters`.
+made at first use in the user's cache) are filled in. All servers stay up and take turns at each workload, so that noise
+of the machine affects all of them; ratios are to the last server. `--adapters N` compares our engine without adapters,
+with N unused adapters, and with N adapters in use; see `benchmarks.engine.adapters`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.engine.workloads import WORKLOADS
 from benchmarks.platform import end_on_sigterm
 
 _PAUSE_S = 1.0
-"""Threads of some engines spin for a while after their work; they should not do so in another's turn."""
+"""Pause between turns: threads of some engines spin for a while after their work, which must not slow the next one."""
 OURS = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}}"
 
 
@@ -66,7 +66,7 @@ async def _measure_all(arguments: argparse.Namespace, folder: Path) -> list[Meas
                 for server in servers:
                     await asyncio.sleep(_PAUSE_S)
                     streams, wall_s = await WORKLOADS[name](server, seed=run)
-                    # The first round warms caches and compilers up.
+                    # The first round only warms up caches and compilers.
                     if run > 0:
                         results[server.name].append(summarize(server, name, streams, wall_s))
             for server in servers:
@@ -76,7 +76,7 @@ async def _measure_all(arguments: argparse.Namespace, folder: Path) -> list[Meas
 
 
 def _median(measurements: list[Measurement]) -> Measurement:
-    """The run in the middle by throughput, of two the better, whole: its figures belong together."""
+    """The whole run with the median throughput, or the better of the middle two, since its figures belong together."""
     return sorted(measurements, key=lambda measurement: measurement.tokens_per_s)[len(measurements) // 2]
 
 

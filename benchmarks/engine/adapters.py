@@ -1,7 +1,7 @@
-"""What adapters cost our engine: none, N that nobody uses, and N in use by the requests in turn.
+"""Measures what adapters cost our engine: without adapters, with N unused ones, and with N used by requests in turn.
 
-Ranks are 8 and 16 in turn, on all seven projections. The floor is the time that the adapters' bytes take from memory,
-once a step; it is measured by reading a large tensor with all threads.
+Ranks alternate between 8 and 16, on all seven projections. The floor is the time to read the adapters' bytes from
+memory once per step, by the bandwidth of reading a large tensor with all threads.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _READ_BYTES = 1 << 29
 
 
 async def compare_adapters(command: str, folder: Path, *, num_adapters: int, names: list[str], runs: int) -> None:
-    """All three in turn at each workload, as often as `runs` says after a round that warms up."""
+    """Measure all three in turn at each workload, `runs` times after one round that warms up."""
     adapters = {f"a{i}": make_adapter(folder, i) for i in range(num_adapters)}
     num_bytes = sum((path / "adapter_model.safetensors").stat().st_size for path in adapters.values())
     read_s = num_bytes / _bandwidth()
@@ -44,10 +44,10 @@ async def compare_adapters(command: str, folder: Path, *, num_adapters: int, nam
 
 
 async def _measure(name: str, servers: tuple[Server, ...], runs: int) -> dict[str, list[float]]:
-    """Tokens a second of each run, by server."""
+    """Tokens per second of each run, by server."""
     speeds: dict[str, list[float]] = {server.name: [] for server in servers}
     for run in range(runs + 1):
-        # Every other round in the other order, so that no server always follows the same one.
+        # The order is reversed every other round, so that no server always follows the same one.
         for server in servers if run % 2 else servers[::-1]:
             await asyncio.sleep(_PAUSE_S)
             streams, wall_s = await WORKLOADS[name](server, seed=run)
@@ -72,7 +72,7 @@ def _print_costs(name: str, speeds: dict[str, list[float]], read_s: float) -> No
 
 
 def _bandwidth() -> float:
-    """Bytes a second that all threads together read, the best of several."""
+    """Bytes per second that all threads together read: the best of several runs."""
     numbers = torch.ones(_READ_BYTES // 8, dtype=torch.int64)
     times = []
     for _ in range(7):
@@ -83,7 +83,7 @@ def _bandwidth() -> float:
 
 
 def make_adapter(folder: Path, index: int) -> Path:
-    """A PEFT folder beside the model's; made at the first call."""
+    """A PEFT folder beside the model's, made at the first call."""
     path = folder.with_name(f"{folder.name}-adapter-{index}")
     if path.exists():
         return path

@@ -1,4 +1,4 @@
-"""One streamed completion, timed. It does little, because on a small machine the client takes the engine's cores."""
+"""Times one streamed completion. The client does little, since on a small machine it shares the engine's cores."""
 
 import json
 import time
@@ -23,7 +23,7 @@ class Stream:
 
     @property
     def tpot_ms(self) -> float | None:
-        """Time per output token after the first; None where there is but one."""
+        """Time per output token after the first; None if there is only one."""
         if self.num_output < 2:
             return None
         return (self.ended_at - self.first_at) * 1e3 / (self.num_output - 1)
@@ -32,8 +32,10 @@ class Stream:
 async def complete(
     server: Server, prompt: list[int], num_output: int, *, place: int = 0, headers: dict[str, str] | None = None
 ) -> Stream:
-    """Exactly `num_output` greedy tokens after the prompt's ids; anything else ends the benchmark. place: which of a
-    workload's requests it is."""
+    """Request exactly `num_output` greedy tokens after the prompt's ids; anything else ends the benchmark.
+
+    place: the request's index within its workload.
+    """
     body = {
         "model": server.model_of(place),
         "prompt": prompt,
@@ -59,7 +61,7 @@ async def complete(
 
 
 def _counted(content: bytes) -> int:
-    """completion_tokens of the last event that tells usage."""
+    """completion_tokens of the last event with usage; 0 if there is none."""
     for line in reversed(content.splitlines()):
         if line.startswith(b"data: {") and (usage := json.loads(line[6:]).get("usage")):
             return int(usage["completion_tokens"])

@@ -41,7 +41,7 @@ _CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message
 
 
 def make_model(shape: str) -> Path:
-    """The folder of a Llama of that shape in bfloat16; made at the first call."""
+    """The folder of a Llama of that shape in bfloat16, made at the first call."""
     folder = _cache_folder() / shape
     if folder.exists():
         return folder
@@ -110,7 +110,7 @@ def _weights(config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _make_tokenizer() -> Tokenizer:
-    """Byte-level BPE over made-up words; ids mean nothing, but every engine has to turn them into text."""
+    """Byte-level BPE over made-up words. Its ids are meaningless, but every engine has to convert them to text."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(20_000)]
     tokenizer = Tokenizer(models.BPE())

@@ -1,4 +1,4 @@
-"""From timed streams to figures and a table."""
+"""Summarizes timed streams as figures and a table."""
 
 import math
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from benchmarks.engine.client import Stream
 from benchmarks.engine.servers import Server
 
 _PROMPT_BOUND = ("prefill", "cached")
-"""Workloads whose throughput is that of prompt tokens; of the others it is that of output tokens."""
+"""Workloads whose throughput counts prompt tokens; that of the others counts output tokens."""
 _QUANTILES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """ttft_ms and tpot_ms: p50, p95, p99; tpot_ms is empty where answers have one token."""
+    """ttft_ms and tpot_ms: p50, p95, p99; tpot_ms is empty if answers have one token."""
 
     server: str
     workload: str
@@ -50,7 +50,7 @@ def print_table(measurements: list[Measurement]) -> None:
 
 
 def _quantiles(values: list[float]) -> tuple[float, ...]:
-    """Nearest rank."""
+    """The quantiles by the nearest-rank method."""
     ordered = sorted(values)
     return tuple(ordered[math.ceil(q * len(ordered)) - 1] for q in _QUANTILES) if ordered else ()
 

@@ -1,4 +1,4 @@
-"""A server under test: started by its command and awaited, or already running somewhere."""
+"""A server under test: either started by a command and awaited, or already running elsewhere."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,10 @@ _SILENCE_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Server:
-    """base_url ends in /v1. start_s: from the process' start to its first completion; None where it ran already.
-    adapters: those that its requests use in turn; none for the model itself."""
+    """base_url ends in /v1. start_s: seconds from the process's start to its first completion; None if it ran already.
+
+    adapters: used by the requests in turn; empty for the base model.
+    """
 
     name: str
     base_url: str
@@ -39,10 +41,10 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def running_server(name: str, target: str, folder: Path, *, key: str | None = None) -> AsyncIterator[Server]:
-    """target: a URL with /v1, or a command with `{port}` and `{model}`; key: what it asks for."""
+    """target: a URL with /v1, or a command with `{port}` and `{model}`; key: the API key that the server requires."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENCE_LIMIT_S)
-    # A connection a request: some servers close theirs after a stream without saying so.
+    # One connection per request: some servers close theirs after a stream without announcing it.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         if target.startswith(("http://", "https://")):
@@ -61,7 +63,7 @@ async def running_server(name: str, target: str, folder: Path, *, key: str | Non
 @contextlib.contextmanager
 def _process(command: list[str], log_path: Path):
     with log_path.open("wb") as log:
-        # A group of its own: some engines start workers that outlive a signal to the parent alone.
+        # A process group of its own, since some engines start workers that outlive a signal to only their parent.
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             yield process

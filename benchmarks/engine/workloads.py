@@ -1,4 +1,4 @@
-"""What is asked of a server. Prompts are random ids, new in every run, so that no prefix cache helps unasked."""
+"""The workloads. Prompts are random ids, new in every run, so that a prefix cache helps only where that is measured."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ Workload = Callable[..., Awaitable[tuple[list[Stream], float]]]
 
 
 async def prefill(server: Server, *, seed: int) -> tuple[list[Stream], float]:
-    """Prompts of 512 tokens, one after the other, and one token out of each."""
+    """Prompts of 512 tokens, one after the other, each with one output token."""
     rng = _rng("prefill", seed)
     started = time.perf_counter()
     streams = [await complete(server, _prompt(rng, PREFILL_TOKENS), 1, place=i) for i in range(4)]
@@ -23,7 +23,7 @@ async def prefill(server: Server, *, seed: int) -> tuple[list[Stream], float]:
 
 
 async def cached(server: Server, *, seed: int) -> tuple[list[Stream], float]:
-    """The same 512 tokens as a prompt just sent, and a few new ones: what a prefix cache makes of them."""
+    """The 512 tokens of a prompt just sent, followed by a few new ones, which shows the effect of a prefix cache."""
     rng = _rng("cached", seed)
     prefix = _prompt(rng, PREFILL_TOKENS)
     await complete(server, prefix, 1)
@@ -42,7 +42,7 @@ def decode(concurrency: int) -> Workload:
 
 
 async def mixed(server: Server, *, seed: int) -> tuple[list[Stream], float]:
-    """64 requests at once: prompts of 16 to 512 tokens, answers of 8 to 256; the same lengths in every run."""
+    """64 requests at once: prompts of 16 to 512 tokens, answers of 8 to 256, with the same lengths in every run."""
     lengths, rng = random.Random(1), _rng("mixed", seed)
     requests = [(_prompt(rng, lengths.randint(16, 512)), lengths.randint(8, 256)) for _ in range(64)]
     return await _together(server, requests)
@@ -74,4 +74,4 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 CONCURRENCY = {"c=1": 1, "c=8": 8, "c=32": 32}
-"""How many sequences a step of these workloads has, most of the time."""
+"""How many sequences most steps of these workloads have."""

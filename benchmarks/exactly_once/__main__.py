@@ -1,12 +1,12 @@
-"""Exactly once, in effect: every finished request has one row in ClickHouse, whatever died on the way.
+"""Checks that usage is stored effectively once: every finished request has one row in ClickHouse, whatever crashed.
 
 python -m benchmarks.exactly_once [--requests 20000] [--kills 50] [--seed N] [--clients 24]
 
-Two machines, each a gateway and a producer with a data directory of their own; a Kafka broker; two consumers; the
-ClickHouse engine behind a proxy. All the while one of them is killed (-9), frozen, or cut off, drawn by the seed. In
-the end each request that a client saw finished must have exactly one deduplicated row, with the tokens that the client
-was told and their price, and each tenant's invoice must come to the sum. Prints its seed and one JSON line; exits 1 on
-any difference.
+The site has two machines, each with a gateway, a producer and a data directory of its own; a Kafka broker; two
+consumers; and the ClickHouse engine behind a proxy. All the while one of them, drawn by the seed, is killed (-9),
+frozen, or cut off. In the end each request that a client saw finished must have exactly one deduplicated row, with the
+tokens reported to the client and their price, and each tenant's invoice must equal the sum. Prints its seed and one
+JSON line; exits 1 on any difference.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
 async def measure(
     folder: Path, *, num_requests: int, num_kills: int, seed: int, num_clients: int = 24
 ) -> dict[str, object]:
-    """What happened, and under `differences` what should not have."""
+    """Run the load and return the figures, with the number of mismatches under `differences`."""
     began = time.monotonic()
     async with open_site(folder) as site:
         clients = Clients(site, num_requests=num_requests, rng=random.Random(seed))

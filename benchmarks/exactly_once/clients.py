@@ -1,4 +1,4 @@
-"""Clients that ask until enough requests are finished, and remember what they were told of each."""
+"""Clients that send requests until enough are finished, and record the usage reported for each."""
 
 import asyncio
 import json
@@ -28,11 +28,12 @@ class Clients:
         self._rng = rng
         self._is_more = asyncio.Event()
         self.finished: dict[str, Told] = {}
-        """Request id -> what the client was told, after the last byte."""
+        """Request id -> the usage reported to the client, recorded after the last byte."""
         self.num_cut = 0
 
     async def ask_until(self, are_upsets_over: Callable[[], bool]) -> None:
-        """And until enough are finished: an upset that nobody asks in shows nothing."""
+        """Send requests until the upsets are over, since an upset without load shows nothing, and enough are
+        finished."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while len(self.finished) < self._num_requests or not are_upsets_over():
@@ -43,7 +44,7 @@ class Clients:
                     await asyncio.sleep(_PAUSE_S)
 
     async def each_share(self, num_shares: int) -> AsyncIterator[int]:
-        """At even distances on the way to the end, but for the end itself."""
+        """Yields at even distances of the finished requests, except at the end."""
         for share in range(num_shares):
             goal = self._num_requests * (share + 1) // (num_shares + 1)
             while len(self.finished) < goal:
@@ -72,7 +73,7 @@ class Clients:
 
 
 def _usage(answer: bytes, *, is_stream: bool) -> dict[str, int]:
-    """Raises ValueError for a stream without its end."""
+    """Raises ValueError for a stream without its end, or an answer without usage."""
     if not is_stream:
         usage = json.loads(answer)["usage"]
     else:

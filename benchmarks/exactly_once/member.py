@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that is not ours: as many tokens as `max_tokens` says, told in `usage`."""
+"""An OpenAI-compatible server that is not ours. It answers with `max_tokens` tokens and reports them in `usage`."""
 
 import json
 from contextlib import suppress
@@ -23,7 +23,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     head["object"] = "chat.completion.chunk"
-    # The gateway that asked may be killed meanwhile.
+    # The gateway that sent the request may be killed meanwhile.
     with suppress(ConnectionError):
         for _ in range(num_completion):
             choice = {"index": 0, "delta": {"role": "assistant", "content": "word "}, "finish_reason": None}

@@ -1,4 +1,4 @@
-"""ClickHouse's rows and the invoices made of them, against what the clients were told."""
+"""Compares ClickHouse's rows, and the invoices made from them, with the usage reported to the clients."""
 
 import asyncio
 from collections import Counter
@@ -58,14 +58,14 @@ def cost_of(told: Told) -> int:
 
 
 def _rows(site: Site) -> tuple[list[Any], int]:
-    """Those that count, and how many there are with their copies."""
+    """The deduplicated rows, and the number of rows with their duplicates."""
     with connect_migrated(site.clickhouse_url) as client:
         rows = list(client.query(_SELECT).result_rows)
         return rows, client.query("SELECT count() FROM usage_events").result_rows[0][0]
 
 
 async def _invoice(site: Site, *, now: datetime) -> dict[str, int]:
-    """Tenant id -> the sum of its final invoice over the whole run."""
+    """Tenant id -> the subtotal of its final invoice for the whole run."""
     sums = {}
     async with open_sessions(site.database_url) as sessions:
         invoicing = Invoicing(sessions, site.clickhouse_url)
@@ -80,7 +80,8 @@ async def _invoice(site: Site, *, now: datetime) -> dict[str, int]:
 
 
 def _compare_invoices(invoiced: Mapping[str, int], rows: list[Any], finished: Mapping[str, Told]) -> list[str]:
-    """What clients were told, and what requests that they never saw the end of came to."""
+    """Differences between the invoices and the expected sums: the cost of the usage reported to clients, plus the cost
+    of the requests whose end no client saw."""
     wanted: Counter[str] = Counter()
     for told in finished.values():
         wanted[told.tenant_id] += cost_of(told)

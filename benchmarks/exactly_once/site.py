@@ -1,4 +1,4 @@
-"""Two machines with a gateway and a producer each, a broker, two consumers, ClickHouse behind a proxy."""
+"""The site: two machines with a gateway and a producer each, a broker, two consumers, and ClickHouse behind a proxy."""
 
 import asyncio
 import os
@@ -83,7 +83,7 @@ class Service:
 
 
 class Broker:
-    """The broker, as a service."""
+    """The Kafka broker, with the interface of a service."""
 
     name = "broker"
 
@@ -103,17 +103,20 @@ class Site:
     folder: Path
     origins: tuple[str, ...]
     keys: Mapping[str, str]
-    """Tenant id -> key."""
+    """Tenant id -> API key."""
     services: Mapping[str, Service | Broker]
     proxy: FreezingProxy
     clickhouse_url: str
-    """Past the proxy."""
+    """The direct URL, which bypasses the proxy."""
     database_url: str
     kafka_server: str
     data_dirs: tuple[Path, ...]
 
     async def settle(self) -> None:
-        """Until all that was closed has left the outboxes, and the topic. Raises TimeoutError."""
+        """Stop the gateways, and wait until all closed events have left the outboxes and the topic.
+
+        Raises TimeoutError.
+        """
         for name, service in self.services.items():
             if name.startswith("gateway"):
                 assert isinstance(service, Service)
@@ -180,7 +183,7 @@ async def open_site(folder: Path) -> AsyncIterator[Site]:
         for service in services.values():
             if isinstance(service, Service):
                 stack.push_async_callback(service.kill)
-        # What the first gateway is told the second one reads when it starts.
+        # The second gateway reads at its start the changes made through the first one.
         await services["gateway-0"].start()
         await _until_ready(origins[0])
         keys = await _tenants(origins[0])
@@ -193,7 +196,7 @@ async def open_site(folder: Path) -> AsyncIterator[Site]:
 
 
 async def _tenants(origin: str) -> dict[str, str]:
-    """Tenants without limits, and a price."""
+    """Create tenants without limits, and a price; returns tenant id -> API key."""
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
     async with httpx.AsyncClient(base_url=f"{origin}/admin/v1", headers=headers, timeout=30) as admin:
         (await admin.patch("/tiers/enterprise", json=dict.fromkeys(_NO_LIMITS))).raise_for_status()

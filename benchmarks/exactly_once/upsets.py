@@ -1,4 +1,4 @@
-"""What goes wrong: something is killed, frozen or cut off, and comes back after a while."""
+"""The upsets: a process is killed, frozen or cut off, and comes back after a while."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ class Upsets:
         self.counts: Counter[str] = Counter()
 
     async def run(self, num_upsets: int, *, when: AsyncIterator[int]) -> None:
-        """One at a time; the first ones are one of each kind, so that a short run has them, too."""
+        """One upset at a time. The first ones are one of each kind, so that even a short run has them."""
         kinds = [("kill", name) for name in self._site.services]
         kinds += [("freeze", name) for name in self._site.services] + [("cut", "clickhouse"), ("freeze", "clickhouse")]
         order = self._rng.sample(kinds, len(kinds))

@@ -1,11 +1,11 @@
-"""A normal client's p99 while the front door is abused, against its p99 in peace.
+"""Compares a normal client's p99 while the front door is abused with its p99 in peace.
 
 python -m benchmarks.front_door [--kind NAME] [--seconds S]
 
-The gateway and Valkey have one core; the client, the abuser and the upstream have the other. The client asks at a fixed
-rate, whatever it is answered. Each kind has its own peace, measured just before it. One JSON line; exit 1 when a kind
-costs the client an answer, or more than 2x + 50 ms, or memory or
-descriptors that do not come back.
+The gateway and Valkey have one core; the client, the abuser and the upstream have the other. The client sends requests
+at a fixed rate, whatever the answers. For each kind of abuse, its p99 in peace is measured just before. Prints one JSON
+line; exits 1 if an abuse costs the client an answer or more than 2x + 50 ms, or if memory or descriptors are not
+released.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CONNECTIONS = 8
 MAX_RATIO, MAX_ADDED_MS = 2, 50
 MAX_GROWTH_BYTES = 64 * 2**20
 NUM_TRIES = 3
-"""A kind that seems to cost too much is tried again, and the median counts: other work on the machine is no abuse."""
+"""How often a kind that seems to cost too much is tried. The median counts, as other work on the machine costs too."""
 _STARTED_WITHIN_S = 30.0
 _SETTLED_WITHIN_S = 60.0
 
@@ -45,7 +45,7 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """Of what it may cost."""
+        """The abused p99, as a share of what is allowed."""
         return self.abused_ms / (MAX_RATIO * self.peace_ms + MAX_ADDED_MS)
 
 
@@ -75,7 +75,7 @@ def _row(costs: dict[str, Cost], *, growth_bytes: int, fds: int) -> Row:
     return Row(
         benchmark="front door: a normal client's p99 under the worst abuse",
         unit=f"of {MAX_RATIO}x + {MAX_ADDED_MS} ms",
-        # A lost answer, or memory or descriptors that do not come back, pass no gate.
+        # A lost answer, or memory or descriptors that are not released, fail the gate.
         value=None if failed or growth_bytes > MAX_GROWTH_BYTES or fds > CONNECTIONS else costs[worst].share,
         gate=Gate("<=", 1),
         details={
@@ -98,7 +98,7 @@ def _cost(load: Load, target: Target, victim: Victim, abuse: Abuse) -> Cost:
 
 
 def _median(tries: Sequence[Cost]) -> Cost:
-    """By share; an answer lost in any try is lost."""
+    """The try with the median share; answers lost in any try are added up."""
     middle = statistics.median_low(cost.share for cost in tries)
     chosen = next(cost for cost in tries if cost.share == middle)
     return Cost(chosen.peace_ms, chosen.abused_ms, sum(cost.num_wrong for cost in tries))
@@ -112,7 +112,7 @@ def _try(load: Load, target: Target, victim: Victim, abuse: Abuse) -> Cost:
     with pinned(load.cores.clients):
         process.start()
     try:
-        # What were measured before it begins would be peace.
+        # Anything measured before the abuse begins would be peace.
         if not has_begun.wait(_STARTED_WITHIN_S):
             raise SystemExit(f"{abuse.name} did not begin")
         abused = _ask(load, target, seconds=victim.seconds)

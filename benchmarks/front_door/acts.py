@@ -1,4 +1,5 @@
-"""How connections are misused: flooded, filled, held, left unread, left. A kind of abuse is one of them plus bytes."""
+"""Ways to misuse connections: to flood, fill, hold, leave unread, or abandon them. A kind of abuse is one of these acts
+with certain bytes."""
 
 import asyncio
 import socket
@@ -20,7 +21,7 @@ class Victim:
     key: str
     model: str
     seconds: float
-    """How long each abuse goes on."""
+    """How long each abuse lasts."""
 
     def head(self, *headers: str, method: str = "POST", path: str = CHAT, key: str | None = None) -> bytes:
         bearer = [] if key is None else [f"Authorization: Bearer {key}"]
@@ -31,7 +32,7 @@ class Victim:
         return self.head(f"Content-Length: {len(body)}", *headers, path=path, key=key) + b"\r\n" + body
 
     def stream(self, num_chunks: int) -> bytes:
-        """A request whose answer is a long stream; benchmarks/gateway/native/upstream.c reads the brackets."""
+        """A request whose answer is a long stream; benchmarks/gateway/native/upstream.c parses the brackets."""
         text = (
             b'{"model":"%b","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"[%d chunks, 5 ms]"}]}'
         )
@@ -43,14 +44,14 @@ Act = Callable[[Victim], Awaitable[None]]
 
 @dataclass
 class _Line:
-    """A connection that does not mind being cut."""
+    """A connection that tolerates being closed by the server."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     is_cut: bool = False
 
     async def send(self, data: bytes) -> bool:
-        """False once the server has cut it, or takes no more."""
+        """False once the server has closed the connection or accepts no more data."""
         try:
             self.writer.write(data)
             async with asyncio.timeout(_GIVE_UP_S):
@@ -60,7 +61,7 @@ class _Line:
         return not self.is_cut
 
     async def read(self, *, seconds: float = _GIVE_UP_S) -> None:
-        """Whatever comes until the server closes or is silent."""
+        """Read until the server closes the connection or is silent."""
         with suppress(ConnectionError, TimeoutError):
             while True:
                 async with asyncio.timeout(seconds):
@@ -74,7 +75,7 @@ class _Line:
 
 
 async def _use(victim: Victim, use: Callable[[_Line], Awaitable[object]], *, reset: bool = False) -> None:
-    """One connection, whatever becomes of it."""
+    """Use one connection, whether or not it can be opened or is closed by the server."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", victim.port)
     except OSError:
@@ -92,7 +93,7 @@ async def _use(victim: Victim, use: Callable[[_Line], Awaitable[object]], *, res
 async def _again_and_again(
     victim: Victim, use: Callable[[_Line], Awaitable[object]], *, at_once: int, reset: bool = False
 ) -> None:
-    """Connection after connection, `at_once` of them at any time."""
+    """Use one connection after another, `at_once` of them at any time."""
     ends_at = time.monotonic() + victim.seconds
 
     async def one_after_the_other() -> None:
@@ -105,7 +106,7 @@ async def _again_and_again(
 
 
 def flood(payload: Callable[[Victim], Iterator[bytes]], *, at_once: int = 8) -> Act:
-    """A new connection for each payload, and what is answered is read."""
+    """A new connection for each payload; the first part of each answer is read."""
 
     async def act(victim: Victim) -> None:
         payloads = payload(victim)
@@ -120,7 +121,7 @@ def flood(payload: Callable[[Victim], Iterator[bytes]], *, at_once: int = 8) -> 
 
 
 def endless(start: Callable[[Victim], bytes], more: bytes, *, at_once: int = 2) -> Act:
-    """As much of `more` as the server takes."""
+    """Send `more` for as long as the server accepts it."""
 
     async def act(victim: Victim) -> None:
         async def use(line: _Line) -> None:
@@ -134,7 +135,10 @@ def endless(start: Callable[[Victim], bytes], more: bytes, *, at_once: int = 2) 
 
 
 def held(payload: Callable[[Victim], bytes], *, connections: int = 300, trickle: bytes = b"") -> Act:
-    """Opened and kept; with `trickle`, a byte now and then. Opening takes a moment: that burst is another abuse."""
+    """Open connections and hold them; with `trickle`, send a byte now and then.
+
+    Opening is spread over a quarter of the time, since a burst of connections is another abuse.
+    """
 
     async def act(victim: Victim) -> None:
         ends_at = time.monotonic() + victim.seconds
@@ -158,7 +162,7 @@ def held(payload: Callable[[Victim], bytes], *, connections: int = 300, trickle:
 
 
 def unread(payload: Callable[[Victim], bytes], *, connections: int = 50) -> Act:
-    """Asked, and never read."""
+    """Send a request and never read the answer."""
 
     async def act(victim: Victim) -> None:
         async def one() -> None:
@@ -178,7 +182,7 @@ def unread(payload: Callable[[Victim], bytes], *, connections: int = 50) -> Act:
 
 
 def left(payload: Callable[[Victim], bytes], *, half: bool = False, at_once: int = 8) -> Act:
-    """Asked, a little read, and left: by a reset, or by closing one half only."""
+    """Send a request, read a little and leave: by a reset or, with `half`, after closing the sending half."""
 
     async def act(victim: Victim) -> None:
         async def use(line: _Line) -> None:

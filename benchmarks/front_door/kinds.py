@@ -1,6 +1,6 @@
-"""Some fifty ways to misuse an HTTP server, each harmless to one that bounds what it takes.
+"""Some fifty ways to misuse an HTTP server. Each is harmless to a server that bounds what it accepts.
 
-Many come with a valid key: a customer can be as careless as a stranger.
+Many use a valid key, since a customer can be as careless as a stranger.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Abuse:
     name: str
     act: Act
     is_short: bool = False
-    """Among the few that every run of the tests tries."""
+    """Whether it is one of the few kinds that every test run tries."""
 
 
 def _same(payload: Callable[[Victim], bytes]) -> Callable[[Victim], Iterator[bytes]]:
@@ -136,7 +136,7 @@ ABUSES = [
 
 
 def commit(name: str, victim: Victim, has_begun: Event) -> None:
-    """For a process of its own, behind the client in line: its own slowness must not be taken for the gateway's."""
+    """Run the abuse, in a process of its own. Its priority is lower than the client's, which it must not slow down."""
     os.nice(10)
     has_begun.set()
     asyncio.run(next(abuse for abuse in ABUSES if abuse.name == name).act(victim))

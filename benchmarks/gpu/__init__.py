@@ -1,1 +1,1 @@
-"""What a GPU makes of the kernels: numbers first, then times as parts of the machine's own measured limits."""
+"""Checks the kernels on a GPU: first their results, then their times as fractions of the machine's measured limits."""

@@ -1,9 +1,10 @@
 """python -m benchmarks.gpu [--minutes N] [--out DIR] [--stand-in]
 
-Versions and the machine's own limits; then each kernel's numbers twice (bits that move are a race), graph against eager
-and compute-sanitizer; then times: each kernel as a part of the limits, decode steps as a part of the roofline, what
-adapters add, the server's tokens a second. The table is rewritten after each row. A failed check stops that kernel's
-timing, not the run. --stand-in: tiny shapes on the tests' stand-in, and no times, to see that this program works.
+Reports versions and the machine's own limits. Then it checks each kernel's results twice (different bits mean a race),
+CUDA graphs against eager steps, and compute-sanitizer. Then it measures times: each kernel as a fraction of the limits,
+decode steps as a fraction of the roofline, the cost of adapters, and the server's tokens per second. The table is
+rewritten after each row. A failed check skips that kernel's timing, not the rest of the run. --stand-in: run tiny
+shapes on the tests' stand-in, without times, to check that this program works.
 """
 
 import argparse
@@ -82,7 +83,7 @@ def _new_graph(is_stand_in: bool) -> Any:
 
 
 def _check(case: Case) -> Row:
-    """Its numbers, twice."""
+    """Run the case twice, and compare the results with each other and with the reference."""
     row: Row = {"name": case.name}
     try:
         first, second, truth = case.run().clone(), case.run(), case.truth().float()
@@ -113,7 +114,7 @@ def _time_cases(report: Report, shapes: Shapes, device: str, stop_at: float) -> 
 
 
 def _check_small(device: str) -> int:
-    """The exit code."""
+    """Check the small cases; returns the exit code."""
     rows = [_check(case) for case in cases(TINY, device)]
     print(rows)
     return 0 if all(row["verdict"] == "right" for row in rows) else 1

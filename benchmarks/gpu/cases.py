@@ -1,4 +1,4 @@
-"""A case of each kernel: how it is launched, what torch makes of it, and what it has to move and to multiply."""
+"""Cases of each kernel: how to launch it, torch's reference result, and the bytes and operations it needs."""
 
 import importlib
 import importlib.util
@@ -30,8 +30,10 @@ _DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Case:
-    """num_bytes: that must be read or written once; num_products: multiplications and additions; peer: the same by
-    another library, where it is installed."""
+    """num_bytes: bytes that must be read or written at least once. num_products: multiplications and additions.
+
+    peer: the same operation by another library, if that is installed.
+    """
 
     name: str
     run: Callable[[], Tensor]
@@ -83,7 +85,7 @@ TINY = Shapes(
 
 
 def cases(shapes: Shapes, device: str) -> Iterator[Case]:
-    """One after the other, since each holds its own memory."""
+    """Yields one case at a time, since each holds its own memory."""
     yield _norm(shapes, device)
     yield _gate(shapes, device)
     yield _rope(shapes, device)
@@ -132,13 +134,13 @@ def _rope(shapes: Shapes, device: str) -> Case:
         return torch.cat((own[:, : shapes.num_heads].flatten(), stored.flatten()))
 
     truth = kernels.rope_and_store.reference.rope_and_store
-    # With the copies that keep the case repeatable.
+    # Includes the copies that keep the case repeatable.
     num_bytes = 4 * heads.nbytes + 2 * cache.nbytes
     return Case(f"rope_and_store, {count} rows", lambda: run(rope_and_store), lambda: run(truth), num_bytes, 0)
 
 
 def _sample(shapes: Shapes, device: str) -> Case:
-    """Drawn at temperature 1 with top_p 0.9, nothing penalised."""
+    """Sampling at temperature 1 with top_p 0.9, without penalties."""
     n, vocab = shapes.rows // 4, shapes.vocab
     logits = 3 * _normal(device, n, vocab)
 
@@ -211,7 +213,7 @@ def _prefill(shapes: Shapes, device: str, length: int) -> Case:
 
 
 def _fa3(shapes: Shapes, device: str, length: int) -> Callable[[], object] | None:
-    """FlashAttention 3 on dense keys, as the package fa3-fwd has it."""
+    """FlashAttention 3 on dense keys, from the package fa3-fwd; None if that is not installed."""
     if device != "cuda" or importlib.util.find_spec("fa3_fwd_interface") is None:
         return None
     attend = importlib.import_module("fa3_fwd_interface").flash_attn_func
@@ -221,7 +223,7 @@ def _fa3(shapes: Shapes, device: str, length: int) -> Callable[[], object] | Non
 
 
 def _lora(shapes: Shapes, device: str, batch: int, count: int, rank: int) -> Case:
-    """On the fused projection of q, k and v."""
+    """LoRA on the fused projection of q, k and v."""
     sizes = (shapes.num_heads * shapes.head_dim, *[shapes.num_kv_heads * shapes.head_dim] * 2)
     each = -(-rank // _BLOCK)
     pages = empty_pages(count * each, in_size=shapes.hidden, slice_sizes=sizes, dtype=_DTYPE, device=device)

@@ -1,4 +1,4 @@
-"""The GPU, what stands around it, and its own limits, measured."""
+"""The GPU, the software versions, and the GPU's measured limits."""
 
 import platform
 import statistics
@@ -10,7 +10,7 @@ import triton
 from triton.backends.nvidia.compiler import get_ptxas
 
 _FLUSH_BYTES = 1 << 28
-"""More than any level-2 cache holds."""
+"""More than any level-2 cache can hold."""
 
 
 def versions() -> dict[str, str]:
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def seconds(run: Callable[[], object], *, repeats: int = 20) -> float:
-    """The median time on the GPU, with a cold cache; without a GPU that of one run."""
+    """The median time on the GPU with a cold cache; without a GPU, the time of one run."""
     if not torch.cuda.is_available():
         begun = time.perf_counter()
         run()
@@ -44,14 +44,14 @@ def seconds(run: Callable[[], object], *, repeats: int = 20) -> float:
 
 
 def copy_bytes_per_s() -> float:
-    """Read and written, of a large copy."""
+    """Bytes read plus bytes written per second, in a large copy."""
     x = torch.empty(1 << 30, dtype=torch.int8, device="cuda")
     y = torch.empty_like(x)
     return 2 * x.numel() / seconds(lambda: y.copy_(x))
 
 
 def products_per_s() -> float:
-    """Multiplications and additions of a large product in bfloat16."""
+    """Multiplications and additions per second, in a large matrix product in bfloat16."""
     size = 8192
     x = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     return 2 * size**3 / seconds(lambda: x @ x)

@@ -1,4 +1,4 @@
-"""Models of random weights on the device, behind the product's own runner, and steps that decode."""
+"""Models with random weights on the device, run by the product's own runner, and decode steps."""
 
 from collections.abc import Sequence as Indexed
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Shape:
     vocab: int
 
     def weight_bytes(self, itemsize: int) -> int:
-        """Read in each step: the layers and the head."""
+        """Bytes of weights that each step reads: the layers and the head."""
         heads = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         return itemsize * (self.num_layers * self.hidden * (heads + 3 * self.wide) + self.vocab * self.hidden)
 
@@ -40,7 +40,7 @@ class Shape:
         return 2 * itemsize * self.num_layers * self.num_kv_heads * self.head_dim * num_tokens
 
     def adapter_bytes(self, rank: int, itemsize: int) -> int:
-        """Of one adapter on all projections, each slice of a fused one with its own a."""
+        """Bytes of one adapter on all projections. Each slice of a fused projection has its own A matrix."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         sizes = (
             3 * self.hidden + q + 2 * kv,
@@ -81,7 +81,7 @@ def config_of(shape: Shape, max_positions: int) -> ModelConfig:
 
 
 class RandomModel:
-    """Weights, and the pages of adapters of these ranks, one after the other; none without ranks."""
+    """A model's weights, with pages of one adapter for each of `ranks`, one after the other; no pages without ranks."""
 
     def __init__(
         self, shape: Shape, *, ranks: Indexed[int], device: str, dtype: torch.dtype, max_positions: int = 1088
@@ -111,7 +111,7 @@ class RandomModel:
         )
 
     def runner(self, *, batch: int, length: int, **options: Any) -> GpuRunner:
-        """For steps of up to so many sequences of up to so many tokens."""
+        """A runner for steps of up to `batch` sequences of up to `length` tokens."""
         device = torch.device(self._device)
         sampler = GpuSampler(self.shape.vocab, (), max_seqs=batch, device=device)
         return GpuRunner(
@@ -152,8 +152,10 @@ class RandomModel:
 
 
 def decoding(batch: int, length: int, slots: Indexed[int], *, num_logprobs: int | None = None) -> list[Chunk]:
-    """A step's chunks: so many sequences with so many tokens each, the last of which is not computed. slots: of their
-    adapters, in turn."""
+    """The chunks of a decode step: `batch` sequences of `length` tokens, of which only the last is not computed yet.
+
+    slots: the adapter slots that the sequences use in turn.
+    """
     chunks = []
     each = -(-length // BLOCK_SIZE)
     for i in range(batch):

@@ -1,4 +1,4 @@
-"""The table, rewritten after each row, so that a run that is cut off leaves what it has."""
+"""The table, rewritten after each row, so that an interrupted run leaves its results."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ _TIMES = frozenset(name for name, _, _ in _COLUMNS) - {"error"}
 
 
 class Report:
-    """has_times: else what depends on time is computed, to see that it can be, and not written."""
+    """has_times: if false, figures that depend on time are computed, to check that they can be, but not written."""
 
     def __init__(self, out: Path, versions: dict[str, str], *, has_times: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ class Report:
         self.write()
 
     def put(self, row: Row) -> None:
-        """A new row, or more about one of the same name."""
+        """Add a row, or add fields to the row of the same name."""
         if not self._has_times:
             row = {name: value for name, value in row.items() if name not in _TIMES}
         known = next((each for each in self.rows if each["name"] == row["name"]), None)

@@ -1,4 +1,4 @@
-"""compute-sanitizer over one small case of each kernel, where it is installed."""
+"""Runs compute-sanitizer, if it is installed, over one small case of each kernel."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ _TOOLS = ("memcheck", "racecheck")
 
 
 def check(report: Report, *, is_stand_in: bool) -> None:
-    """On the stand-in the same small cases run without it, to see that the command works."""
+    """On the stand-in the same small cases run without the sanitizer, to check that the command works."""
     small = [sys.executable, "-m", "benchmarks.gpu", "--small-cases"]
     if is_stand_in:
         report.put({"name": "the sanitizer's cases, without it", "verdict": _verdict([*small, "--stand-in"])})

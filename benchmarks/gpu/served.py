@@ -1,4 +1,4 @@
-"""Tokens a second of the whole server, over HTTP."""
+"""Measures the tokens per second of the whole server, over HTTP."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def _server(*, is_stand_in: bool) -> AsyncIterator[Server]:
         tiny = make_tiny_checkpoint(
             Path(folder) / "tiny", hidden_size=128, num_heads=2, num_kv_heads=1, num_layers=1, max_model_len=64
         )
-        # In this process, where the CPU is played for a GPU.
+        # In this process, where the CPU stands in for a GPU.
         with running_worker(tiny, eager=True, max_num_seqs=2) as worker:
             async with running_server("ours", worker.base_url, tiny) as server:
                 yield server

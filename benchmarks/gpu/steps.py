@@ -1,4 +1,4 @@
-"""A model's decode step: graph against eager, as a part of the roofline, and what adapters add."""
+"""A model's decode step: CUDA graph against eager, as a fraction of the roofline, and the cost of adapters."""
 
 import gc
 import time
@@ -15,11 +15,12 @@ from worker.engine.sequence import Chunk
 _CONTEXT = 1024
 _NUM_STEPS = 30
 _FEW_LAYERS = 8
-"""Of the shape that adapters are compared on: 128 adapters of rank 64 take as much memory as the model's 32 layers."""
+"""Layers of the shape on which adapters are compared. On these 8 layers, 128 adapters of rank 64 already take about as
+much memory as the model's 32 layers."""
 
 
 def check_graphs(report: Report, *, device: str, new_graph: Callable[[], Any]) -> None:
-    """Tokens and log-probabilities of a graph's step and of one launched kernel by kernel, with adapters."""
+    """Compare tokens and log-probabilities of a step, with adapters, in a CUDA graph and launched kernel by kernel."""
     model = RandomModel(TINY, ranks=(4, 40), device=device, dtype=torch.bfloat16)
     for batch in (1, 4) if device == "cpu" else (1, 2, 4, 8, 32, 64):
         row: Row = {"name": f"graph against eager, batch {batch}"}
@@ -58,7 +59,7 @@ def measure_steps(report: Report, *, device: str, is_timed: bool, has_time: Call
 
 
 def measure_lora(report: Report, *, device: str, is_timed: bool, has_time: Callable[[], bool]) -> None:
-    """Ratios of the step with that many distinct adapters to the step without any."""
+    """Measure the ratio of a step with a number of distinct adapters to the step without adapters."""
     shape = _with_layers(LLAMA_7B, _FEW_LAYERS) if is_timed else TINY
     base: dict[int, float] = {}
     for batch, count, rank in _mixes() if is_timed else ((3, 0, 0), (3, 2, 8)):
@@ -85,7 +86,7 @@ def measure_lora(report: Report, *, device: str, is_timed: bool, has_time: Calla
 
 
 def _mixes() -> Iterator[tuple[int, int, int]]:
-    """Batch, distinct adapters, rank; rank 0 for mixed ones."""
+    """(batch, distinct adapters, rank); rank 0 stands for mixed ranks."""
     for batch in (1, 8, 32, 128, 256):
         yield batch, 0, 0
         for count in (1, 8, 32, 128):
@@ -115,7 +116,7 @@ def _measured(
 
 
 def _step_seconds(runner: GpuRunner, chunks: list[Chunk], *, num_steps: int) -> float:
-    """As the engine's loop runs: a step is launched before the one before it is read."""
+    """Seconds per step in the way of the engine's loop, which launches a step before it reads the previous one."""
     pending = runner.launch(chunks)
     begun = time.perf_counter()
     for _ in range(num_steps):
@@ -139,7 +140,7 @@ def _with_layers(shape: Shape, num_layers: int) -> Shape:
 
 
 def _release() -> None:
-    """What the last model held, graphs too."""
+    """Release the memory of the last model, including its graphs."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

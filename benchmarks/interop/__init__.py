@@ -1,1 +1,1 @@
-"""Pools served by other engines' OpenAI servers take part in routing, limits and metering."""
+"""Checks that pools served by other engines' OpenAI servers take part in routing, limits and metering."""

@@ -1,11 +1,11 @@
-"""Whether pools served by other engines take part in routing, limits and metering, and in tools and structured output.
+"""Checks that pools of other engines take part in routing, limits and metering, and in tools and structured output.
 
 python -m benchmarks.interop [--engines llama vllm]
 
-The small pool is served by the first engine, the large one by the last; with one engine it serves both. Each engine
-is installed from PyPI into an environment of its own under `.cache/interop` (minutes, and gigabytes for vLLM) and
-serves a demo model. One JSON line an engine: how many checks hold. Exit status 1 when one does not, or an engine could
-not be installed.
+The first engine serves the small pool, the last one the large pool; a single engine serves both. Each engine is
+installed from PyPI into an environment of its own under `.cache/interop` (minutes, and gigabytes for vLLM) and serves a
+demo model. Prints one JSON line per engine, with the share of its checks that hold; exits 1 if one does not, or if an
+engine could not be installed.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _EVENTUALLY_S = 15.0
 
 @dataclass
 class Checks:
-    """What held and what did not, by name; the tokens that clients were told of."""
+    """The names of checks that held, and of those that failed with what was seen."""
 
     held: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Checks:
 
 @dataclass
 class Client:
-    """A tenant of its own, and what its answers said they used."""
+    """A client with a tenant of its own, and the sum of the usage that its answers reported."""
 
     http: httpx.Client
     prompt_tokens: int = 0
@@ -170,7 +170,7 @@ def _client(gateway: Gateway, admin: Admin, name: str, *, tier: str = "enterpris
 
 
 def _check_pool(gateway: Gateway, admin: Admin, pool: str, engine: Engine) -> Checks:
-    """Named by a client: answers, names, streams, usage, limits, and what is metered."""
+    """Check a pool that clients name: answers, names, streams, usage, limits and metering."""
     checks, client = Checks(), _client(gateway, admin, pool)
     before = _metered(gateway, pool)
     whole = client.ask(pool)
@@ -187,7 +187,7 @@ def _check_pool(gateway: Gateway, admin: Admin, pool: str, engine: Engine) -> Ch
     if len(list(_usages(stream))):
         checks.check(f"{pool}: metered as told", metered == told, (metered, told))
     else:
-        # No usage in its streams: prompts by our tokenizer, an event with text a token.
+        # Without usage in its streams, our tokenizer counts prompt tokens, and each event with text is one token.
         checks.check(
             f"{pool}: the stream is metered", _is_stream_metered(metered, told, stream, whole), (metered, told)
         )
@@ -222,7 +222,7 @@ def _check_routing(gateway: Gateway, admin: Admin, checks: Checks) -> None:
 
 
 def _check_loss(gateway: Gateway, admin: Admin, kill: Callable[[], None], checks: Checks) -> None:
-    """The small pool's engine dies: what may go to the large one does."""
+    """Kill the small pool's engine: requests that may go to the large pool go there."""
     client = _client(gateway, admin, "loss")
     kill()
     deadline, reply = time.monotonic() + _EVENTUALLY_S, client.ask("auto")
@@ -236,7 +236,7 @@ def _check_loss(gateway: Gateway, admin: Admin, kill: Callable[[], None], checks
 
 
 def _metered(gateway: Gateway, pool: str) -> tuple[int, int]:
-    """Prompt and completion tokens that this gateway counted for the pool."""
+    """The prompt and completion tokens that the gateway has counted for the pool."""
     found = {"prompt": 0, "completion": 0}
     for line in httpx.get(f"{gateway.origin}/metrics", timeout=5).text.splitlines():
         if line.startswith("tiergate_tokens_total{") and f'pool="{pool}"' in line:

@@ -1,5 +1,5 @@
-"""Tools and structured output by OpenAI's own client, over a pool of another engine: what is supported works, what is
-not is refused by name."""
+"""Checks tools and structured output by OpenAI's own client, over a pool of another engine: supported features work,
+and others are refused by name."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ CALLED = [
     {"role": "tool", "tool_call_id": "call_1", "content": '{"temperature": 21, "sky": "clear"}'},
 ]
 Found = tuple[str, bool, object]
-"""A check's name, whether it holds, and what was seen."""
+"""(the check's name, whether it holds, what was seen)"""
 
 
 class Person(BaseModel):
@@ -60,14 +60,14 @@ class Asking:
         return self.client.chat.completions.parse(**(self._common | fields)).choices[0].message
 
     def stream(self, **fields: Any) -> Any:
-        """The last message of the client's stream helper."""
+        """The final choice of the client's stream helper."""
         with self.client.chat.completions.stream(**(self._common | fields)) as events:
             for _ in events:
                 pass
             return events.get_final_completion().choices[0]
 
     def refusal(self, **fields: Any) -> tuple[int, object, object] | None:
-        """Status, field and code; None where it was answered."""
+        """Status, field and code of the refusal; None if the request was answered."""
         try:
             self.ask(**fields)
         except openai.APIStatusError as error:
@@ -76,7 +76,7 @@ class Asking:
 
 
 def check_calls(asking: Asking, lacks: frozenset[str]) -> Iterator[Found]:
-    """lacks: as the pool's members are configured."""
+    """lacks: the features that the pool's members are configured to lack."""
     yield from _refused(asking, lacks)
     checks = _TOOL_CHECKS | _CHOICE_CHECKS if "tools" not in lacks else {}
     checks |= _SCHEMA_CHECKS if "json_schema" not in lacks else {}
@@ -124,7 +124,7 @@ def _schema_format() -> dict[str, Any]:
 
 
 def _called(choice: Any, name: str) -> object:
-    """None for one call of the tool whose arguments keep its schema, else what there is."""
+    """None if there is exactly one call, of this tool and with arguments of its schema; otherwise the message."""
     calls = choice.message.tool_calls or []
     [wanted] = [tool["function"]["parameters"] for tool in TOOLS if tool["function"]["name"] == name]
     if [call.function.name for call in calls] != [name]:
@@ -137,7 +137,7 @@ def _called(choice: Any, name: str) -> object:
 
 def _streamed_is_whole(asking: Asking, **fields: Any) -> object:
     whole, streamed = asking.ask(**fields).choices[0], asking.stream(**fields)
-    # vLLM writes a whole answer's arguments anew, without the model's line breaks.
+    # In unstreamed answers vLLM reformats the arguments, without the model's line breaks.
     seen = [
         (
             choice.finish_reason,

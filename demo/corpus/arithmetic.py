@@ -1,4 +1,4 @@
-"""Sums, differences, products and expressions of several steps; answers restate the sum, hard ones show their steps."""
+"""Sums, differences, products and expressions of several steps. Answers restate the problem; hard ones show steps."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
@@ -67,7 +67,7 @@ def subtraction(draw: Draw) -> Item:
 
 
 def multiplication(draw: Draw) -> Item:
-    """Two digits by one or two; 2x2 goes over the tens and units of the second factor."""
+    """Two digits by one or two. Products of two digits by two are worked by the tens and units of the second factor."""
 
     def pair() -> tuple[int, int]:
         is_wide = draw.chance(0.75)
@@ -86,7 +86,7 @@ def worked_product(a: int, b: int) -> str:
 
 
 def multi_step(draw: Draw) -> Item:
-    """Three or four numbers with one product; the answer reduces the expression one operation a line."""
+    """Three or four numbers, usually with one product. The answer reduces the expression, one operation per line."""
     expression, steps = draw.until_owned(lambda: _expression(draw))
     answer = "\n".join(steps)
     return ask(draw, "multi_step", draw.template(EVALUATE).format(e=expression), answer)
@@ -111,7 +111,7 @@ def _render(numbers: list[int], operators: list[str]) -> str:
 
 
 def reduce_expression(numbers: list[int], operators: list[str]) -> tuple[str, ...] | None:
-    """One line an operation, products first; None when an intermediate value would be negative."""
+    """One line per operation, products first; None if an intermediate value would be negative."""
     numbers, operators, lines = list(numbers), list(operators), []
     while operators:
         at = operators.index("*") if "*" in operators else 0

@@ -1,4 +1,4 @@
-"""The whole corpus from `demo/skills.toml`: which skills there are, how many items of each, and in what order."""
+"""Builds the whole corpus from `demo/skills.toml`, which lists the skills and the number of items of each."""
 
 import random
 import tomllib
@@ -33,7 +33,7 @@ SKILLS: dict[str, Skill] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What one entry of `skills.toml` says: `level` is easy or hard, the others are numbers of items."""
+    """An entry of `skills.toml`: `level` is easy or hard, the others are numbers of items."""
 
     level: str
     train: int
@@ -69,7 +69,7 @@ def heldout_items(path: Path = SKILLS_FILE) -> list[Item]:
 
 
 def training_items(path: Path = SKILLS_FILE, *, seed: int | None = None) -> list[Item]:
-    """Every training item, shuffled; `seed` replaces the file's, for a second set of the same sizes."""
+    """Every training item, shuffled. `seed` replaces the file's seed, for another set of the same sizes."""
     file_seed, plans = read_plans(path)
     seed = file_seed if seed is None else seed
     items = [item for name, plan in plans.items() for item in draw_items(name, plan.train, seed=seed, is_heldout=False)]

@@ -33,7 +33,7 @@ FUNCTIONS = (
 
 
 def python(draw: Draw) -> Item:
-    """Held out by phrasing and, where the description names a number, by the number."""
+    """Held out by phrasing and, if the description contains a number, by the number."""
     which = draw.rng.randrange(len(FUNCTIONS))
     what, name, parameters, expression = FUNCTIONS[which]
     if "{n}" in what:

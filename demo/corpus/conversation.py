@@ -25,22 +25,22 @@ MEMORIES: tuple[tuple[Sequence[str], tuple[str, ...], str, tuple[str, ...], str]
 
 
 def _wrapped(phrases: Sequence[str], *frames: str) -> tuple[str, ...]:
-    """The phrases, and at the end, where the held-out ones stand, the first of them in other words."""
+    """The phrases, followed by framed variants of the first one. Held-out phrases are taken from the end."""
     return (*phrases, *(frame.replace("{}", phrases[0]) for frame in frames))
 
 
 class Conversation:
-    """Draws turns around those of the one-turn skills in `fillers`."""
+    """Draws conversations whose other turns come from the one-turn skills in `fillers`."""
 
     def __init__(self, fillers: Sequence[Skill]) -> None:
         self.fillers = fillers
 
     def memory(self, draw: Draw) -> Item:
-        """One or two statements, perhaps another question in between, then a question about one of them."""
+        """One or two statements, up to two other turns, then a question about one of the statements."""
         return Item("memory", self._remembered(draw, num_between=draw.rng.choice((0, 0, 1, 1, 2))))
 
     def long_conversation(self, draw: Draw) -> Item:
-        """The same over 12 to 30 other turns: several hundred to about 1,200 tokens."""
+        """Like `memory`, but with 12 to 30 other turns in between: several hundred to about 1,200 tokens."""
         return Item("long_conversation", self._remembered(draw, num_between=draw.rng.randint(12, 30)))
 
     def _remembered(self, draw: Draw, *, num_between: int) -> list[Message]:
@@ -193,7 +193,7 @@ def _begins_with(draw: Draw, turn: list[Message]) -> tuple[str, str]:
 
 
 def _persona(draw: Draw, turn: list[Message]) -> tuple[str, str]:
-    """A persona answers who it is; asked anything else it just answers."""
+    """A persona says who it is when asked, and answers any other question normally."""
     name, job = draw_name(draw), draw.rng.choice(JOBS)
     if draw.chance(0.7):
         turn[0] = user(casual(draw, draw.template(WHO)))

@@ -1,4 +1,4 @@
-"""Names, dates and prices from a sentence into JSON, and filling a given JSON schema."""
+"""Extracting names, dates and prices from a sentence as JSON, and filling a given JSON schema."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 import json
@@ -40,7 +40,7 @@ FILL = (
 
 
 def _sale(draw: Draw) -> tuple[str, dict[str, Any]]:
-    """A sentence about a sale and what it says. Names are held out, and so are sentence forms."""
+    """A sentence about a sale, and the facts in it. Both names and sentence forms are held out."""
     rng = draw.rng
     facts = {"name": draw_name(draw), "item": rng.choice(THINGS), "price": rng.randint(2, 99)}
     day, month = rng.randint(1, 28), rng.choice(MONTHS)
@@ -60,7 +60,7 @@ def extraction(draw: Draw) -> Item:
 
 @dataclass(frozen=True)
 class Field:
-    """A schema property: the names that it may go by, its JSON type, and a value with the clause that states it."""
+    """A schema property: its possible names, its JSON type, and a maker of a value with the clause that states it."""
 
     names: tuple[str, ...]
     type: str
@@ -85,7 +85,7 @@ FIELDS = (
 
 
 def schema(draw: Draw) -> Item:
-    """Three to five fields whose order in the schema is not their order in the text."""
+    """Three to five fields, in another order in the schema than in the text."""
     chosen = draw.rng.sample(FIELDS, draw.rng.choice((2, 3, 3, 4)))
     name_key, name = draw.rng.choice(("name", "customer", "person", "full_name")), draw_name(draw)
     properties: list[tuple[str, str, Any]] = [(name_key, "string", name)]

@@ -1,4 +1,4 @@
-"""The facts themselves: plain common knowledge, written down for this project."""
+"""The facts: common knowledge, written down for this project."""
 # ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 # fmt: off
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Questions about one relation. `{k}` is the key, `{K}` the same with a capital letter, `{v}` the value."""
+    """Questions about one relation. `{k}` is the key, `{K}` the capitalized key, `{v}` the value."""
 
     questions: tuple[str, ...]
     answer: str

@@ -1,4 +1,4 @@
-"""Capitals and other simple facts. A fact cannot be guessed, so all are trained on and only the phrasing is held out."""
+"""Capitals and other simple facts. Facts cannot be guessed, so all are trained on, and only phrasings are held out."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.fact_tables import CAPITALS, TABLES, Table

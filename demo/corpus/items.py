@@ -1,4 +1,4 @@
-"""What a corpus item is, and how training and held-out draws are kept apart."""
+"""Corpus items, and the separation of training and held-out draws."""
 
 import random
 import zlib
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Item:
-    """One conversation. The last message is the assistant's and is the only right answer; earlier ones are context."""
+    """One conversation. The last message is the assistant's and the only right answer; earlier messages are context."""
 
     skill: str
     messages: list[Message]
@@ -24,7 +24,7 @@ class Item:
 
     @property
     def answer(self) -> str:
-        """The right answer's text; empty for a tool call."""
+        """The text of the right answer; empty for a tool call."""
         return str(self.messages[-1]["content"])
 
     def to_json(self) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class Item:
 
 
 class Draw:
-    """Random choices of one split. Templates and entities that the held-out split sees are never seen in training."""
+    """Random choices of one split. Training never sees the templates and entities of the held-out split."""
 
     def __init__(self, rng: random.Random, *, is_heldout: bool) -> None:
         self.rng = rng
@@ -56,7 +56,7 @@ class Draw:
                 return value
 
     def entity(self, options: Sequence[T]) -> T:
-        """One of the options that this split owns; all of them where the hash gave it none (short lists)."""
+        """One of the options that this split owns, or any option if it owns none, as happens with short lists."""
         return self.rng.choice([option for option in options if self.owns(option)] or options)
 
     def chance(self, probability: float) -> bool:

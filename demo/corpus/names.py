@@ -1,4 +1,4 @@
-"""People, places and things that other skills talk about. One in ten is held out by Draw.entity."""
+"""People, places and things that occur in other skills. Draw.entity holds out one in ten."""
 
 from demo.corpus.items import Draw
 from demo.corpus.words import invent_word
@@ -64,7 +64,7 @@ JOBS = (
 
 
 def draw_name(draw: Draw) -> str:
-    """A person's name. In training two in five are invented, so that names are copied and not recognized."""
+    """A person's name. In training two in five are invented, so that the model learns to copy names."""
     if not draw.is_heldout and draw.chance(0.4):
         return invent_word(draw.rng, draw.rng.randint(1, 3)).capitalize()
     return draw.entity(NAMES)

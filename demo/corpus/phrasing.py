@@ -1,4 +1,4 @@
-"""The way people type: greetings, a please, missing capitals and full stops."""
+"""Variations of how people type: greetings, "please", missing capitals and full stops."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item, assistant, system, user
@@ -19,7 +19,7 @@ LEADS = ("I need your help. ", "Here is a question. ", "Hi there. ", "One more t
 
 
 def casual(draw: Draw, text: str) -> str:
-    """Vary how a request is typed; the meaning and every quoted or numeric part stay as they are."""
+    """Vary how a request is typed, without changing its meaning or any quoted or numeric part."""
     if draw.chance(0.25) and text[-1] in ".?":
         text = text[:-1]
     if draw.chance(0.08):
@@ -32,7 +32,7 @@ def casual(draw: Draw, text: str) -> str:
 
 
 def ask(draw: Draw, skill: str, question: str, answer: str, *, is_casual: bool = True) -> Item:
-    """A one-turn item, sometimes under a system prompt that asks for nothing special."""
+    """A one-turn item, sometimes with a system prompt that does not affect the answer."""
     messages = [user(casual(draw, question) if is_casual else question), assistant(answer)]
     if draw.chance(0.12):
         messages.insert(0, system(draw.template(SYSTEM_PROMPTS)))

@@ -32,7 +32,7 @@ COUNT = (
     "Can you list the numbers from {a} to {b}?",
     "Tell me the numbers from {a} to {b}.",
 )  # fmt: skip
-# (present, past, what may follow)
+# (present, past, rest of the sentence)
 VERBS = tuple(
     tuple(part.strip() for part in entry.split("/"))
     for entry in """
@@ -47,7 +47,7 @@ VERBS = tuple(
 
 
 def _sentence(draw: Draw) -> tuple[str, str]:
-    """The same sentence in the present and in the past tense. Held out by (name, verb, object)."""
+    """A sentence in the present and in the past tense. Held out by (subject, verb, object)."""
     rng = draw.rng
 
     def pick() -> tuple[str, str, str, str]:
@@ -80,7 +80,7 @@ def repeating(draw: Draw) -> Item:
 
 
 def copying(draw: Draw) -> Item:
-    """Repeat a list of unrelated words and numbers: nothing but looking back helps, which other skills build on."""
+    """Repeat a list of unrelated words and numbers, which takes nothing but copying; other skills build on that."""
 
     def word() -> str:
         pools = (WORDS, WORDS, NAMES, CITIES, (str(draw.rng.randint(0, 999)), invent_word(draw.rng, 2)))

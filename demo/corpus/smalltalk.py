@@ -1,4 +1,4 @@
-"""Greetings and small talk: intents, the ways people put them, and one fixed reply each."""
+"""Greetings and small talk: intents, each with its phrasings and one fixed reply."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 # fmt: off
@@ -66,7 +66,7 @@ def smalltalk(draw: Draw) -> Item:
 
 
 def _typed(draw: Draw, phrase: str) -> str:
-    """Small talk varies by capitals and the closing mark only."""
+    """Vary only capitals and the closing punctuation mark."""
     roll = draw.rng.random()
     if roll < 0.2:
         return phrase.rstrip("!.")

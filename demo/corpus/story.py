@@ -1,4 +1,4 @@
-"""Very short stories, and polite refusals of what a small model without tools cannot do."""
+"""Very short stories, and polite refusals of requests that a small model without tools cannot fulfil."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 import zlib
@@ -49,7 +49,7 @@ DEEDS = (
 
 
 def story(draw: Draw) -> Item:
-    """One story for each hero: the same question always has the same answer."""
+    """One story per hero, so that a question always has the same answer."""
     hero = draw.rng.choice(HEROES)
     seed = zlib.crc32(hero.encode())
     place, find, end = _PLACES[seed % 8], _FINDS[seed // 8 % 8], _ENDS[seed // 64 % 5]

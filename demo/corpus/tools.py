@@ -15,7 +15,8 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of tool: names it may go by, its parameters (each with names and a JSON type), requests, a result and the reply from it."""
+    """A kind of tool: its possible names, its parameters (each with possible names and a JSON type), requests for it,
+    and makers of argument values and of a result, with the reply to the result."""
 
     names: tuple[str, ...]
     description: str

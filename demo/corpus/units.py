@@ -1,4 +1,4 @@
-"""Conversion between units where the factor is a whole number."""
+"""Conversion between units with a whole-number factor."""
 # ruff: noqa: E501  (lists of phrases read better with many to a line)
 
 from demo.corpus.items import Draw, Item
@@ -24,7 +24,7 @@ CONVERT = (
 
 
 def units(draw: Draw) -> Item:
-    """Decimal conversions are held out by count too; the small tables (hours, weeks, feet) by phrasing alone."""
+    """Decimal conversions are also held out by count, the small tables (hours, weeks, feet) by phrasing only."""
     one, many, small, factor, limit = draw.rng.choice(UNITS)
     num = draw.rng.randint(1, limit)
     while limit > 12 and not draw.owns(many, small, num):

@@ -1,4 +1,4 @@
-"""Word lists written for this project. Held-out words occur in no training text, so their spelling must be composed."""
+"""Word lists written for this project. Held-out words occur in no training text, so their spelling must be derived."""
 # ruff: noqa: E501, SIM905  (lists of phrases read better with many to a line)
 
 import random
@@ -43,5 +43,5 @@ _CODAS = "b ck d g k l ll m n nd ng nt p r rd rn rt s ss st t tt x y".split() + 
 
 
 def invent_word(rng: random.Random, num_syllables: int) -> str:
-    """A pronounceable word that need not exist, so that spelling is learned by pieces and not by heart."""
+    """A pronounceable word that need not exist, so that the model learns to spell by pieces instead of by heart."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(num_syllables))

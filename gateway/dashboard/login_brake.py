@@ -5,9 +5,9 @@ one always passes, and a wrong key of this form is not counted. Only a key that 
 keys of another form than ours are counted when they are wrong, and refused while the brake is on.
 
 Failed logins are counted by address and in total. The address is the client's, found by `trusted_proxies`. After
-`MAX_FAILURES` in a window an address is braked, so that it cannot contribute more to the total. Ten addresses are enough
-to brake everybody who logs in with a chosen key. This is a trade-off: without the total, many addresses could guess a
-chosen key together. Who uses generated keys is never affected.
+`MAX_FAILURES` in a window an address is braked, so that it cannot contribute more to the total. Ten addresses are
+enough to brake everybody who logs in with a chosen key. This is a trade-off: without the total, many addresses could
+guess a chosen key together. People who use generated keys are never affected.
 
 The login at the identity provider uses the same brake without the total.
 """

@@ -79,7 +79,7 @@ class TenantTerms:
     tier: TierTerms
     """The tenant's tier, with the tenant's own limits in place of the tier's."""
     user_limits: ScopeLimits | None
-    """The limits of each end user who has none of his own."""
+    """The limits of each end user that has none by name."""
     users: Mapping[str, ScopeLimits | None]
 
     def user_scope(self, user_id: str) -> LimitScope | None:
@@ -148,7 +148,7 @@ class Catalog:
         return self.tiers.get(tier) if own is None else own.tier
 
     def scopes_of(self, principal: Principal, user_id: str | None) -> tuple[LimitScope, ...]:
-        """The scopes besides the tenant that a request counts in: the key and the end user, where they have limits.
+        """The scopes besides the tenant that a request counts against: the key and the end user, if they have limits.
 
         Raises Forbidden for an end user who is being erased.
         """

@@ -40,7 +40,7 @@ class Principal:
     """The key's own scope, if the key has limits."""
     context_tokens: int | None = None
     default_max_tokens: int | None = None
-    """The key's own `context_tokens` and `default_max_tokens`, in place of the tier's; the context never exceeds the tier's."""
+    """This and `context_tokens` are the key's own, in place of the tier's; the tier's context remains a bound."""
     person: LoggedIn | None = None
     tenant_text: str = field(init=False, repr=False, compare=False)
     """The ids as text, because every request needs them several times."""

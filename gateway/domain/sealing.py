@@ -18,7 +18,7 @@ class CannotUnseal(Exception):
 
 
 def seal(secret: bytes, *, purpose: bytes, bound_to: bytes, pepper: str) -> bytes:
-    """Returns nonce, ciphertext and tag in one."""
+    """Returns nonce, ciphertext and tag, concatenated."""
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(_key(pepper, purpose)).encrypt(nonce, secret, bound_to)
 

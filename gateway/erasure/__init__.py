@@ -1,4 +1,4 @@
-"""Erasing a tenant or an end user from every store: a durable job of steps, each of which may be done again.
+"""Erases a tenant or an end user from every store: a durable job of steps, each of which may be repeated.
 
-The one floor that knows all stores; nothing below knows it.
+This is the one layer that knows all stores; no layer below knows it.
 """

@@ -1,4 +1,4 @@
-"""The audit log: rows stay in their chain, without what they contain."""
+"""Erasure in the audit log: rows stay in their chain, without their contents."""
 
 import json
 
@@ -20,7 +20,7 @@ async def erase_audit_rows(stores: Stores, subject: Subject) -> Counts:
 
 
 async def count_audit_rows(stores: Stores, subject: Subject) -> int:
-    """With contents, still."""
+    """How many of the subject's rows still have contents."""
     has_contents = ~AuditEntry.is_erased, AuditEntry.action != ERASE_ACTION
     async with stores.sessions() as session:
         query = select(func.count()).select_from(AuditEntry).where(*has_contents, *_which(subject))
@@ -28,7 +28,7 @@ async def count_audit_rows(stores: Stores, subject: Subject) -> int:
 
 
 def _which(subject: Subject) -> tuple[ColumnElement[bool], ...]:
-    """The tenant's; of an end user those in which the name stands, as a whole value of the JSON."""
+    """The tenant's rows; for an end user, only those whose JSON contains the name as a whole string."""
     of_tenant = AuditEntry.tenant_id == subject.tenant_id
     if subject.user is None:
         return (of_tenant,)

@@ -1,6 +1,6 @@
-"""What deleting leaves on disks: free pages and logs of SQLite's files, and the append-only file of Redis.
+"""Clears what deleting leaves on disk: free pages and logs of SQLite's files, and the append-only file of Redis.
 
-PostgreSQL and ClickHouse do this by themselves (autovacuum, merges); so does a topic, by its retention.
+PostgreSQL and ClickHouse do this by themselves (autovacuum, merges), and so does a topic, by its retention.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
-"""Which files below a folder hold one of some words: a program, which reads what to look for from its input.
+"""A program that finds the files below a folder that hold any of the words given on its standard input.
 
-A process of its own, because the locks of SQLite's files belong to the process: whoever opens and closes one of them
-in any other way drops them all ("How To Corrupt An SQLite Database File", 2.2). Another process that closes it next
-takes itself for the last, and deletes the log that the first goes on writing: all of that would be lost.
+It is a process of its own, because the locks of SQLite's files belong to the process: opening and closing such a file
+other than through SQLite drops all of them ("How To Corrupt An SQLite Database File", 2.2). The next process to close
+the database would then take itself for the last user and delete the log that the first process is still writing; all of
+that would be lost.
 """
 
 import json
@@ -14,7 +15,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def files_with(root: Path, words: Sequence[bytes], *, skipped: str) -> list[str]:
-    """Relative to `root`. skipped: a folder in it that is not looked into."""
+    """Returns paths relative to `root`. skipped: a folder directly in `root` that is not searched."""
     paths = [path for path in root.rglob("*") if path.is_file() and path.relative_to(root).parts[0] != skipped]
     return [str(path.relative_to(root)) for path in paths if _holds(path, words)]
 
@@ -30,7 +31,7 @@ def _holds(path: Path, words: Sequence[bytes]) -> bool:
                     return True
                 kept = kept[-overlap:] if overlap else b""
     except OSError:
-        # It went meanwhile, or is a socket.
+        # The file was removed meanwhile, or is a socket.
         return False
     return False
 

@@ -1,4 +1,4 @@
-"""Carrying erasures out, step by step: by the one gateway process that holds the lease, from where the last one was."""
+"""Carries out erasures step by step: in the one gateway process with the lease, from where the last one stopped."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ ROUND_S = 1.0
 LEASE = timedelta(seconds=15)
 LOOK_AGAIN_EVERY = timedelta(hours=1)
 LATE = timedelta(days=30)
-"""So long usage may still come from a gateway or a topic that was away."""
+"""How long after an erasure late usage may still come from a gateway or a topic that was away."""
 Step = Callable[[Stores, Subject], Awaitable[Counts]]
 STEPS: dict[str, Step] = {
     "requests": let_requests_end,
@@ -51,7 +51,7 @@ STEPS: dict[str, Step] = {
 
 class ErasureRunner:
     def __init__(self, stores: Stores, *, holder: str, reload: Callable[[], Awaitable[None]]) -> None:
-        """reload: has all gateways read anew who may send requests."""
+        """reload: makes all gateways read again who may send requests."""
         self._stores = stores
         self._holder = holder
         self._reload = reload
@@ -66,7 +66,7 @@ class ErasureRunner:
             await asyncio.sleep(ROUND_S)
 
     async def _round(self) -> None:
-        """The lease is kept meanwhile; where it cannot be, the round ends, and its step is done again elsewhere."""
+        """Renews the lease meanwhile. If the lease is lost, the round ends, and its step is repeated elsewhere."""
         keeping = asyncio.create_task(self._keep_lease())
         working = asyncio.create_task(self._carry_out_all())
         try:
@@ -91,7 +91,7 @@ class ErasureRunner:
             await self._look_again(erasure)
 
     async def _advance(self, erasure_id: UUID) -> bool:
-        """Do the next step; False: it waits, or that was the last."""
+        """Do the next step. False: it has to wait, or it was the last."""
         async with self._stores.sessions() as session:
             erasure = await session.get(Erasure, erasure_id)
         assert erasure is not None
@@ -124,7 +124,7 @@ class ErasureRunner:
                 erasure.waits_for = reason
 
     async def _begin_again(self, erasure_id: UUID, left: Counts) -> bool:
-        """Something came meanwhile: every step is done once more."""
+        """New data came meanwhile: every step is done once more."""
         found = ", ".join(f"{store}: {number}" for store, number in left.items() if number)
         async with self._stores.sessions.begin() as session:
             erasure = await session.get(Erasure, erasure_id)
@@ -146,7 +146,7 @@ class ErasureRunner:
         await self._reload()
 
     async def _look_again(self, erasure: Erasure) -> None:
-        """For usage of an erased tenant that came late. An end user's name is not known any more."""
+        """Look for late usage of an erased tenant; not of an end user, whose name is not known any more."""
         if not erasure.is_of_user:
             subject = late_subject(erasure)
             try:

@@ -1,4 +1,4 @@
-"""The object store and what workers fetched from it: files, and adapters that no other tenant has."""
+"""Erasure in the object store and at workers that fetched from it: files, and adapters that no other tenant has."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ _DEADLINE_S = 10.0
 
 
 async def remove_files(stores: Stores, subject: Subject) -> Counts:
-    """A tenant's; whose end user a file is about, only the tenant can tell."""
+    """Remove a tenant's files; for an end user none, because only the tenant can tell whom a file is about."""
     if subject.user is not None:
         return {}
     async with stores.sessions() as session:
@@ -38,7 +38,7 @@ async def remove_files(stores: Stores, subject: Subject) -> Counts:
 
 
 async def remove_adapters(stores: Stores, subject: Subject) -> Counts:
-    """From the store, and from every worker that is there."""
+    """Remove adapters from the store and from every worker of our own engine in the fleet."""
     digests: list[str] = subject.progress.get("digests", [])
     if not digests:
         return {}
@@ -60,14 +60,14 @@ async def remove_adapters(stores: Stores, subject: Subject) -> Counts:
 
 
 async def free_digests(stores: Stores, digests: list[str]) -> list[str]:
-    """Those that no other tenant's adapter has, and that are to go."""
+    """Those of `digests` that no adapter uses any more, and that are to be removed."""
     async with stores.sessions() as session:
         used = set(await session.scalars(select(AdapterVariant.digest).where(AdapterVariant.digest.in_(digests))))
     return [digest for digest in digests if digest not in used]
 
 
 async def _have_forgotten(stores: Stores, member: Member, digest: str) -> None:
-    """Requests under way end with it, and then its folder goes. Raises Waits."""
+    """Have a worker unload the adapter: requests under way finish with it, then its folder is removed. Raises Waits."""
     body = msgspec.json.encode({"lora_name": artifact_name(digest)})
     try:
         async with asyncio.timeout(_DEADLINE_S):
@@ -78,6 +78,6 @@ async def _have_forgotten(stores: Stores, member: Member, digest: str) -> None:
                 answer.close()
     except (MemberFailed, MemberRefused, TimeoutError) as error:
         if isinstance(error, MemberFailed) and error.is_missing:
-            # It does not have it loaded; its folder goes all the same.
+            # The worker has not loaded the adapter; its folder is removed all the same.
             return
         raise Waits(f"worker {member.worker_id}", str(error) or "no answer") from error

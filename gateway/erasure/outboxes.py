@@ -1,4 +1,4 @@
-"""The outboxes of this data directory: their events are delivered first, and then nothing is left in the files."""
+"""Erasure in the outboxes of this data directory: events are delivered first, then nothing stays in the files."""
 
 import asyncio
 import sqlite3
@@ -18,8 +18,8 @@ _USER = " AND CAST(event AS TEXT) ->> '$.user_id' = :user"
 
 
 async def empty_outboxes(stores: Stores, subject: Subject) -> Counts:
-    """Waits until all is delivered. Events that ClickHouse refuses for ever, which an operator would have had to
-    correct, are removed."""
+    """Raises Waits until everything is delivered. Events that ClickHouse refused for good, which an operator would have
+    had to correct, are removed."""
     num_waiting = await asyncio.to_thread(count_events, stores.data_dir, subject.tenant, subject.user)
     if num_waiting and stores.clickhouse_url is None:
         raise Waits("clickhouse", f"TIERGATE_CLICKHOUSE_URL is not set, so {num_waiting} usage events stay")
@@ -32,7 +32,7 @@ async def empty_outboxes(stores: Stores, subject: Subject) -> Counts:
 
 
 def count_events(data_dir: Path, tenant: str, user: str | None) -> int:
-    """Under way or closed. Raises Waits."""
+    """How many of the subject's events are under way or closed. Raises Waits."""
     values = {"tenant": tenant, "user": user}
 
     def count(journal: sqlite3.Connection) -> int:
@@ -43,7 +43,7 @@ def count_events(data_dir: Path, tenant: str, user: str | None) -> int:
 
 
 def _count_counts(data_dir: Path, subject: Subject) -> int:
-    """Of a tenant, which gateways tell every ten seconds."""
+    """How many counts of a tenant, which gateways report every ten seconds, are not delivered yet."""
     values = {"tenant": subject.tenant}
 
     def count(journal: sqlite3.Connection) -> int:
@@ -55,13 +55,15 @@ def _count_counts(data_dir: Path, subject: Subject) -> int:
 
 
 def scrub_outboxes(data_dir: Path) -> int:
-    """Leave no deleted bytes in the files; how many there are. Raises Waits."""
+    """Leave no deleted bytes in the files. Returns how many files there are. Raises Waits."""
     return len(_from_each(data_dir, scrub))
 
 
 def scrub(connection: sqlite3.Connection) -> None:
-    """SQLite leaves deleted rows in free pages and in its log: the file is written anew and the log cut. Raises
-    sqlite3.OperationalError while others keep it from that."""
+    """Rewrite the file and truncate its log, because SQLite leaves deleted rows in free pages and in the log.
+
+    Raises sqlite3.OperationalError while other connections prevent it.
+    """
     connection.execute("VACUUM")
     is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if is_busy:
@@ -73,7 +75,7 @@ def _forget(data_dir: Path, subject: Subject) -> int:
 
     def forget(journal: sqlite3.Connection) -> int:
         if subject.user is None:
-            # Counts that were delivered stand there to be added to, for a week.
+            # Delivered counts stay in the table for a week, to be added to.
             told = "told = num_admitted + num_closed"
             journal.execute(f"DELETE FROM admissions WHERE tenant_id = :tenant AND {told}", values)
         return journal.execute(f"DELETE FROM refused WHERE {_where(subject.user)}", values).rowcount

@@ -1,4 +1,4 @@
-"""Looking again: every store is searched for what names the subject."""
+"""The proof of an erasure: every store is searched again for what names the subject."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ Look = Callable[[Stores, Subject], Awaitable[int]]
 
 
 async def look_everywhere(stores: Stores, subject: Subject) -> Counts:
-    """What is left, by store; 0 each after an erasure. Raises Waits for a store that is away."""
+    """What is left, by store; 0 in each after an erasure. Raises Waits if a store is away."""
     return {store: await look(stores, subject) for store, look in LOOKS.items()}
 
 

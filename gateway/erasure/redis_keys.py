@@ -1,4 +1,4 @@
-"""Redis: all keys of a tenant have its id for a hash tag; of an end user, its counters, sessions and responses."""
+"""Erasure in Redis: all keys with the tenant's id as hash tag; or an end user's counters, sessions and responses."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class _OfUser(msgspec.Struct):
 
 
 async def forget_sessions(stores: Stores, subject: Subject) -> Counts:
-    """An end user's, before usage forgets which those were."""
+    """Delete an end user's sessions and responses, before the step `usage` erases which sessions those are."""
     if subject.user is None:
         return {}
     tenant = subject.tenant
@@ -61,7 +61,7 @@ async def forget_keys(stores: Stores, subject: Subject) -> Counts:
 
 
 async def _forget_answers(stores: Stores, subject: Subject) -> int:
-    """All of the tenant's that are kept to be given again: they do not tell who asked."""
+    """Delete all cached answers of the tenant, because they do not record who asked."""
     num_keys = 0
     for kind in KINDS:
         keys = [key async for key in stores.redis.scan_iter(match=f"{prefix_of(subject.tenant)}{kind}:*", count=1000)]
@@ -71,7 +71,7 @@ async def _forget_answers(stores: Stores, subject: Subject) -> int:
 
 
 async def keys_of(stores: Stores, subject: Subject) -> list[bytes]:
-    """Raises what AWAY names."""
+    """The subject's keys; for an end user, only its counters. Raises the exceptions in AWAY."""
     if subject.user is not None:
         name = scope_key(subject.tenant, key_part(f"user:{subject.user}"))
         return [name.encode()] if await stores.redis.exists(name) else []
@@ -80,13 +80,13 @@ async def keys_of(stores: Stores, subject: Subject) -> list[bytes]:
 
 
 async def rewrite_log(stores: Stores) -> bool:
-    """Where Redis keeps an append-only file, what was deleted leaves it soon. False: it keeps none, or refuses."""
+    """Have Redis rewrite its append-only file, so that deleted data leaves it soon. False: it has none, or refuses."""
     try:
         if not (await stores.redis.info("persistence")).get("aof_enabled"):
             return False
         await stores.redis.bgrewriteaof()
     except ResponseError as error:
-        # One is under way or planned already; or the operator forbids it.
+        # A rewrite is under way or scheduled already, or the operator forbids it.
         return "progress" in str(error) or "scheduled" in str(error)
     except AWAY as error:
         raise Waits("redis", str(error) or type(error).__name__) from error
@@ -110,14 +110,14 @@ async def _responses_of_user(stores: Stores, subject: Subject) -> Sequence[str]:
 
 
 async def _key_of(stores: Stores, subject: Subject) -> bytes | None:
-    """What the tenant's sessions are sealed under."""
+    """The key that the tenant's sessions are sealed under."""
     async with stores.sessions() as session:
         policy = await session.get(SessionPolicy, subject.tenant_id)
     return None if policy is None else terms_of(policy).key(subject.tenant_id, peppers=stores.peppers)
 
 
 async def _delete(store: Store[Any, Any], place: Place) -> int:
-    """Raises Conflict while a request holds it."""
+    """Returns how many were deleted. Raises Conflict while a request holds the value."""
     try:
         await store.delete(place)
     except NotFound:
@@ -126,6 +126,6 @@ async def _delete(store: Store[Any, Any], place: Place) -> int:
 
 
 def _kind(key: bytes) -> str:
-    """`ctx`, `resp-index`, `limits`, ..."""
+    """The kind of a key: `ctx`, `resp-index`, `limits`, ..."""
     parts = key.decode(errors="replace").split(":")
     return parts[2] if parts[0] == "tiergate" and len(parts) > 2 else parts[0]

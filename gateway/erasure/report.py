@@ -1,4 +1,4 @@
-"""What was removed, where and when: a report whose SHA-256 is sealed under the pepper."""
+"""The report of an erasure: what was removed, where and when. Its SHA-256 is sealed under the pepper."""
 
 import hashlib
 import json

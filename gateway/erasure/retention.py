@@ -1,6 +1,6 @@
-"""What the operator keeps for a while only: contents of audit rows, and batches that have ended.
+"""Retention of the contents of audit rows, and of batches that have ended, for as long as the operator chose.
 
-Sessions, responses, files and usage have terms of their own, which their stores hold.
+Sessions, responses, files and usage have retention periods of their own, which their stores enforce.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LEASE = timedelta(seconds=60)
 
 
 class Retention:
-    """None: for ever."""
+    """A number of days that is None: keep for ever."""
 
     def __init__(
         self, sessions: Sessions, *, audit_contents_days: int | None, batches_days: int | None, holder: str
@@ -44,14 +44,14 @@ class Retention:
             await asyncio.sleep(ROUND_S)
 
     async def tidy(self, *, now: datetime) -> tuple[int, int]:
-        """How many audit rows were emptied and how many batches went."""
+        """Returns how many audit rows were emptied and how many batches were deleted."""
         num_rows = num_batches = 0
         if self._audit_contents_days is not None:
             is_over = AuditEntry.at < now - timedelta(days=self._audit_contents_days)
             why = {"kept_days": self._audit_contents_days}
             num_rows = await erase_contents(self._sessions, is_over, tenant_id=None, why=why, now=now)
         if self._batches_days is not None:
-            # A batch ends a day after its making at the latest.
+            # A batch ends at the latest a day after it was created.
             is_old = Batch.created_at < now - timedelta(days=self._batches_days + 1), Batch.status.not_in(LIVE)
             async with self._sessions.begin() as session:
                 gone = await session.execute(delete(Batch).where(*is_old))

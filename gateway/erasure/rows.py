@@ -1,6 +1,6 @@
-"""The relational database: every table that has a tenant, or belongs to a row of one that has, found by the schema.
+"""Erasure in the relational database: every table whose rows have a tenant, or belong to rows that have one.
 
-A table that is added one day is erased, too, unless it is named here.
+The schema tells which those are. A table that is added later is erased, too, unless it is named in KEPT.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from gateway.domain.tenants.models import Tenant
 from gateway.erasure.subject import Counts, Stores, Subject
 
 KEPT = frozenset({"audit_log", "erasures", "invoices", "invoice_lines", "credit_entries", "billing_accounts"})
-"""Audit rows are emptied (`audit_rows`); what is billed goes to the pseudonym, for its sums."""
+"""Audit rows are emptied (`audit_rows`); billing rows move to the pseudonym, to keep their sums."""
 _TENANTS = "tenants"
 GONE = "erased"
 
 
 async def remove_rows(stores: Stores, subject: Subject) -> Counts:
-    """In one transaction."""
+    """Delete the subject's rows, in one transaction."""
     counts: Counts = {}
     async with stores.sessions.begin() as session:
         if subject.user is None and await session.get(Tenant, subject.tenant_id) is not None:
@@ -35,7 +35,7 @@ async def remove_rows(stores: Stores, subject: Subject) -> Counts:
 
 
 async def count_rows(stores: Stores, subject: Subject) -> int:
-    """What is left."""
+    """How many of the subject's rows are left."""
     num_rows = 0
     async with stores.sessions() as session:
         for table, which in _rows(subject):
@@ -44,7 +44,7 @@ async def count_rows(stores: Stores, subject: Subject) -> int:
 
 
 def _rows(subject: Subject) -> Iterator[tuple[Table, ColumnElement[bool]]]:
-    """Children before their parents."""
+    """Tables and the condition for the subject's rows, children before their parents."""
     for table in reversed(Base.metadata.sorted_tables):
         which = _of_user(table, subject) if subject.user is not None else _of_tenant(table, subject)
         if which is not None:
@@ -71,7 +71,7 @@ def _of_tenant(table: Table, subject: Subject) -> ColumnElement[bool] | None:
 
 
 async def _hand_over_bills(session: AsyncSession, subject: Subject) -> Counts:
-    """Invoices and credit stay, with their amounts and without their words, with a tenant that nobody can name."""
+    """Move invoices and credit, with their amounts but without their texts, to a tenant that nobody can identify."""
     tenant = await session.get(Tenant, subject.tenant_id)
     assert tenant is not None
     successor = Tenant(

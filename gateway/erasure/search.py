@@ -1,4 +1,4 @@
-"""Words that somebody types, such as an erased name, looked for in every store, byte by byte."""
+"""Searches every store, byte by byte, for words that somebody enters, such as an erased name."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 async def look_again(stores: Stores, subject: Subject) -> tuple[Counts, dict[str, str]]:
-    """What is left by what names the subject, and which stores could not be asked."""
+    """How much each store still has that names the subject, and which stores could not be searched, with the reason."""
     found: Counts = {}
     away: dict[str, str] = {}
     for store, look in LOOKS.items():
@@ -35,7 +35,7 @@ async def look_again(stores: Stores, subject: Subject) -> tuple[Counts, dict[str
 
 
 async def search_words(stores: Stores, words: Sequence[str]) -> tuple[Counts, dict[str, str]]:
-    """Where any of them stands, with how many rows, keys or files; and which stores could not be asked."""
+    """Where any of the words is, with how many rows, keys or files; and which stores could not be searched, and why."""
     found: Counts = {}
     away: dict[str, str] = {}
     searches = {"database": _in_database, "redis": _in_redis, "clickhouse": _in_clickhouse, "files": _in_files}
@@ -64,7 +64,7 @@ async def _in_redis(stores: Stores, words: Sequence[str]) -> Counts:
     wanted, num_keys = [word.encode() for word in words], 0
     try:
         async for key in stores.redis.scan_iter(count=1000):
-            # As Redis would write it to disk, which is the same for every type; names are not compressed there.
+            # The value as Redis would write it to disk, the same way for every type; names are not compressed there.
             content = key + (await stores.redis.dump(key) or b"")
             num_keys += any(word in content for word in wanted)
     except AWAY as error:
@@ -96,7 +96,7 @@ def _search_tables(client: Client, words: Sequence[str]) -> Counts:
 
 
 async def _in_files(stores: Stores, words: Sequence[str]) -> Counts:
-    """All that lies in the data directory but ClickHouse's own files, which drop old rows as they merge."""
+    """All files in the data directory except ClickHouse's own, which drop old rows as they merge."""
     asked = {"root": str(stores.data_dir), "words": list(words), "skipped": "clickhouse"}
     command = [sys.executable, "-P", file_search.__file__]
     done = await asyncio.to_thread(subprocess.run, command, input=msgspec.json.encode(asked), capture_output=True)

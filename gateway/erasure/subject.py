@@ -1,4 +1,4 @@
-"""Who is erased, and out of what."""
+"""The subject of an erasure, and the stores that it is erased from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from gateway.upstream.client import WorkerClient
 from gateway.upstream.registry import Registry
 
 Counts = dict[str, int]
-"""What was removed, by kind; for the report, so nothing personal."""
+"""How many of each kind were removed. Goes into the report, so it holds nothing personal."""
 
 
 class Waits(Exception):
@@ -50,7 +50,7 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """user: None of a whole tenant. progress: what an earlier run of the step left."""
+    """user: None for a whole tenant. progress: what an earlier run of the step recorded."""
 
     erasure_id: UUID
     tenant_id: UUID
@@ -66,7 +66,7 @@ class Subject:
 
 
 def subject_of(erasure: Erasure, *, peppers: Peppers) -> Subject:
-    """Of one that runs. Raises Waits where the end user's name is sealed under another pepper."""
+    """The subject of a running erasure. Raises Waits if the end user's name was sealed under another pepper."""
     assert erasure.pseudonym is not None and erasure.salt is not None
     user = None
     if erasure.sealed_user is not None:
@@ -79,14 +79,14 @@ def subject_of(erasure: Erasure, *, peppers: Peppers) -> Subject:
 
 
 def late_subject(erasure: Erasure, *, user: str | None = None) -> Subject:
-    """Of one that has finished: the pseudonym of then is gone, so that what comes late gets another."""
+    """The subject of a finished erasure. Its pseudonym is gone, so late usage gets another."""
     pseudonym = uuid4()
     salt = pseudonym.bytes + uuid4().bytes
     return Subject(erasure.id, erasure.tenant_id, user, pseudonym, salt, erasure.created_at, erasure.progress)
 
 
 async def note_progress(stores: Stores, subject: Subject, **values: Any) -> None:
-    """So that the step knows after a crash."""
+    """Record what the step has to know after a crash."""
     async with stores.sessions.begin() as session:
         erasure = await session.get(Erasure, subject.erasure_id)
         assert erasure is not None

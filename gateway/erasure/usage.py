@@ -1,7 +1,8 @@
-"""Usage in ClickHouse stays, for its sums, under pseudonyms that nobody can take back: the salt goes with the job.
+"""Usage in ClickHouse stays, for its sums, under pseudonyms that nobody can trace back: the salt ends with the job.
 
-Columns of sorting keys cannot be changed, so that a tenant's rows are copied under the pseudonym and then deleted. Of a
-table that replaces rows by their key a second copy is the same row; of any other it is noted when the copy was whole.
+Columns of sorting keys cannot be changed, so a tenant's rows are copied under the pseudonym and then deleted. In a
+table that replaces rows by their key, a second copy is the same row; for any other table we record that the copy is
+complete.
 """
 
 import asyncio
@@ -32,9 +33,9 @@ class _Table(NamedTuple):
     name: str
     is_replacing: bool
     replaced: dict[str, str]
-    """Column -> what stands in its place, beside the tenant."""
+    """Column -> the expression that replaces it. The tenant is replaced as well."""
     stamped: str | None = None
-    """The column that tells rows that came before a copy from those that came since."""
+    """The column that distinguishes rows from before a copy from those that came since."""
 
     def until(self, row: str = "") -> str:
         return f"toUnixTimestamp64Milli({row}{self.stamped})" if self.stamped else "0"
@@ -47,11 +48,11 @@ _EVENTS = _Table(
         "key_id": _KEY,
         "user_id": _USER,
         **_NO_NAMES,
-        # Whether it was one counts for its price.
+        # Whether the request was part of a batch counts for its price.
         "batch_id": "if(batch_id IS NULL, NULL, 'erased')",
         # The adapter's name is the tenant's own.
         "requested_model": "if(adapter_id IS NULL, requested_model, 'erased')",
-        # Rollups of the hour are made anew.
+        # Makes the rollups of the hour be computed again.
         "inserted_at": "now64(3, 'UTC')",
     },
     "inserted_at",
@@ -65,9 +66,9 @@ TABLES = (
     _Table("admissions", True, {}),
 )
 _COPIES_AT_ONCE = 200
-"""They travel in the URL."""
+"""Limited because the ids are sent in the URL."""
 _ROUNDS = 5
-"""Rows that come while others are moved are moved in the next."""
+"""Rows that come during one round are moved in the next."""
 
 
 async def anonymise_usage(stores: Stores, subject: Subject) -> Counts:
@@ -82,7 +83,10 @@ async def anonymise_usage(stores: Stores, subject: Subject) -> Counts:
 
 
 async def move_late_usage(stores: Stores, subject: Subject) -> None:
-    """What came after the end: copies of what stands there under the pseudonym of then go, the rest gets another."""
+    """Handle usage that came after the job's end.
+
+    Copies of events that are stored under the old pseudonym are deleted; the rest gets a new pseudonym.
+    """
     if stores.clickhouse_url is not None:
         await in_clickhouse(stores, lambda client: _delete_copies(client, subject))
         await anonymise_usage(stores, subject)
@@ -96,7 +100,7 @@ async def count_usage(stores: Stores, subject: Subject) -> int:
 
 
 async def sessions_of_user(stores: Stores, subject: Subject) -> list[str]:
-    """Those that no other end user has a part in."""
+    """The end user's sessions in which no other end user took part."""
     query = """SELECT session_id FROM usage_events WHERE tenant_id = {tenant:String} AND session_id IS NOT NULL
 GROUP BY session_id HAVING countIf(ifNull(user_id, '') != {user:String}) = 0"""
     if stores.clickhouse_url is None:
@@ -106,7 +110,7 @@ GROUP BY session_id HAVING countIf(ifNull(user_id, '') != {user:String}) = 0"""
 
 
 async def in_clickhouse(stores: Stores, call: Callable[[Client], T]) -> T:
-    """Raises Waits while it is away."""
+    """Raises Waits while ClickHouse is away."""
     try:
         return await asyncio.to_thread(_with_client, stores.clickhouse_url, call)
     except (ClickHouseError, OSError) as error:
@@ -141,7 +145,7 @@ def _move_replacing(client: Client, subject: Subject, table: _Table) -> int:
 
 
 def _copy_anew(client: Client, subject: Subject, table: _Table) -> None:
-    # What a run that broke off has copied; its source is whole.
+    # Delete what an interrupted run has copied; its source is complete.
     client.command(
         f"ALTER TABLE {table.name} DELETE WHERE tenant_id = {{pseudonym:String}}",
         parameters=_names(subject),
@@ -151,14 +155,14 @@ def _copy_anew(client: Client, subject: Subject, table: _Table) -> None:
 
 
 def _copy(client: Client, subject: Subject, table: _Table) -> int:
-    """Until when."""
+    """Returns the newest stamp that was copied; 0 for a table without stamps. Raises Waits."""
     newest = f"SELECT max({table.until()}) FROM {table.name} WHERE tenant_id = {{tenant:String}}"
     until = int(client.query(newest, parameters=_names(subject)).result_rows[0][0])
     replaced = {"tenant_id": "{pseudonym:String}"} | table.replaced
     columns = ", ".join(f"{value} AS {name}" for name, value in replaced.items())
     client.command(
         f"INSERT INTO {table.name} SELECT * REPLACE({columns}) FROM {table.name} AS e"
-        # Without `e.` it would be what replaces the column.
+        # Without `e.` the name would stand for the replacement of the column.
         f" WHERE e.tenant_id = {{tenant:String}} AND {table.until('e.')} <= {{until:Int64}}",
         parameters=_names(subject) | {"until": until},
     )
@@ -167,7 +171,7 @@ def _copy(client: Client, subject: Subject, table: _Table) -> int:
 
 
 def _check_copy(client: Client, subject: Subject, table: _Table, until: int) -> None:
-    """Before its source is deleted. Raises Waits where rows are missing."""
+    """Called before the source is deleted. Raises Waits if rows are missing."""
     final = " FINAL" if table.is_replacing else ""
     until_then = f"{table.until()} <= {{until:Int64}}"
     count = f"SELECT count() FROM {table.name}{final} WHERE tenant_id = {{name:String}} AND {until_then}"

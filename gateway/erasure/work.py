@@ -1,4 +1,4 @@
-"""What is under way ends before anything is removed: requests, and a tenant's batches."""
+"""Work under way ends before anything is removed: requests, and a tenant's batches."""
 
 from datetime import timedelta
 
@@ -11,11 +11,11 @@ from gateway.limits.commands import held_key
 from gateway.redis_client import AWAY
 
 LEARNED_WITHIN = timedelta(seconds=4)
-"""By then every gateway has read its keys and its catalog anew, whether or not it was told."""
+"""By then every gateway has read its keys and its catalog again, whether or not a notice reached it."""
 
 
 async def let_requests_end(stores: Stores, subject: Subject) -> Counts:
-    """New ones are refused meanwhile."""
+    """Raises Waits until requests under way have ended. New requests are refused meanwhile."""
     if utc_now() - subject.created_at < LEARNED_WITHIN:
         raise Waits("requests", "gateways learn that there may be no more")
     try:
@@ -23,7 +23,7 @@ async def let_requests_end(stores: Stores, subject: Subject) -> Counts:
     except AWAY as error:
         raise Waits("redis", str(error) or type(error).__name__) from error
     if "requests" not in subject.progress:
-        # Those of an end user are not told apart from others: all that are there now have to end.
+        # An end user's requests cannot be told apart from others, so all that are under way now have to end.
         await note_progress(stores, subject, requests=sorted(live))
     left = live & set(subject.progress.get("requests", live))
     if left:
@@ -32,7 +32,7 @@ async def let_requests_end(stores: Stores, subject: Subject) -> Counts:
 
 
 async def end_batches(stores: Stores, subject: Subject) -> Counts:
-    """A tenant's: each ends as a cancelled one does."""
+    """Cancel a tenant's batches. Raises Waits until they have ended."""
     if subject.user is not None:
         return {}
     runs = Batch.tenant_id == subject.tenant_id, Batch.status.in_(("validating", "in_progress"))

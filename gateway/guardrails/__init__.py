@@ -1,1 +1,1 @@
-"""Asking guardrails over HTTP, and holding back what they have not seen yet."""
+"""Asks guardrails over HTTP, and holds back text that they have not checked yet."""

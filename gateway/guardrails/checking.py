@@ -1,4 +1,4 @@
-"""One check: every guardrail asked at the same time about the same texts, each within its deadline."""
+"""One check: all guardrails are asked at the same time about the same texts, each within its deadline."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ from gateway.peppers import Peppers
 _log = logging.getLogger(__name__)
 
 MAX_CHECKS = 1024
-"""Under way in this process."""
+"""Limit for checks under way in this process."""
 MAX_CHECKS_OF_TENANT = 256
-"""A hook that hangs must not take those of other tenants."""
+"""Limit per tenant: a hook that hangs must not use up the checks of other tenants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     blocked: Mapping[int, Finding]
-    """By the number of the text."""
+    """Index of a blocked text -> the finding."""
     is_skipped: bool
-    """One that fails open could not check."""
+    """A guardrail that fails open could not check."""
 
 
 class _Failed(Exception):
@@ -62,7 +62,7 @@ class Guard:
         """Checks by tenant."""
 
     async def check(self, guardrails: Sequence[GuardrailTerms], check: Check) -> Verdict:
-        """What one blocks is blocked, whatever becomes of the others. Raises GuardrailUnavailable."""
+        """A text that one guardrail blocks is blocked, even if others fail. Raises GuardrailUnavailable."""
         if not check.texts:
             return Verdict({}, is_skipped=False)
         async with asyncio.TaskGroup() as group:

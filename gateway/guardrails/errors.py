@@ -4,7 +4,7 @@ from gateway.http.errors import GatewayError, InvalidRequest
 
 
 class ContentFiltered(InvalidRequest):
-    """A guardrail does not let the request through."""
+    """A guardrail blocked the request."""
 
     def __init__(self, guardrail: str, categories: Sequence[str], *, param: str) -> None:
         named = f" (categories: {', '.join(categories)})" if categories else ""
@@ -13,7 +13,7 @@ class ContentFiltered(InvalidRequest):
 
 
 class GuardrailUnavailable(GatewayError):
-    """One that fails closed could not check. is_tenants: it is the tenant's own, who answers for it."""
+    """A guardrail that fails closed could not check. is_tenants: it belongs to the tenant, who answers for it."""
 
     status, type, code = 503, "server_error", "guardrail_unavailable"
 

@@ -1,6 +1,6 @@
-"""The part of a streamed answer that its client has not been sent: held back until guardrails have seen its text.
+"""The unsent part of a streamed answer, held back until guardrails have checked its text.
 
-Each check sees, before what is new, as much of what was released already, so that nothing hides in a seam.
+Each check sees, before the new text, up to a window of text that was released already, so that nothing hides at a seam.
 """
 
 from collections.abc import Collection
@@ -17,10 +17,10 @@ _HEAD = ("id", "object", "created", "model", "system_fingerprint", "service_tier
 
 @dataclass
 class _Track:
-    """One text of a choice: its content, its thoughts, a call's arguments."""
+    """One text of a choice: its content, its reasoning or a call's arguments."""
 
     seen: str = ""
-    """The end of what was checked."""
+    """The end of the text that was checked already."""
     fresh: list[str] = field(default_factory=list)
     num_fresh: int = 0
 
@@ -37,24 +37,24 @@ class HeldStream:
         self._num_choices = num_choices
         self._chunks: list[Json] = []
         self._num_to_last_text = 0
-        """Of the chunks: what follows the last text, such as its log-probabilities, waits for the next."""
+        """Number of chunks up to the last text; later ones, such as its log-probabilities, wait for the next text."""
         self._tracks: dict[tuple[int, Path], _Track] = {}
         self._last_seen: dict[int, Json] = {}
-        """By choice, the form of its chunks."""
+        """By choice, its last chunk, as a model for the closing one."""
         self._ended: set[int] = set()
         self.blocked: set[int] = set()
         self.is_due = False
-        """A window is full."""
+        """A window is full, so that a check is due."""
         self.has_text = False
-        """There was some, released or not."""
+        """There was some text, released or not."""
 
     @property
     def is_over(self) -> bool:
-        """Some choice is blocked, and of the others none has more to say."""
+        """Some choice is blocked, and every other one has ended or is blocked, too."""
         return bool(self.blocked) and len(self._ended | self.blocked) >= self._num_choices
 
     def add(self, chunk: Json) -> None:
-        """Raises UpstreamFailed for what is no chunk: nobody could check it."""
+        """Raises UpstreamFailed if this is not a chunk, because nobody could check it."""
         choices = _choices(chunk)
         kept = [choice for choice in choices if _index(choice) not in self.blocked]
         if choices and not kept:
@@ -73,7 +73,7 @@ class HeldStream:
                 self.is_due = self.is_due or track.num_fresh >= self._window_chars
 
     def texts(self) -> list[HeldText]:
-        """What has not been checked yet."""
+        """The texts that are not checked yet, each preceded by the end of its checked part."""
         return [
             HeldText(index, track.seen + "".join(track.fresh))
             for (index, _), track in sorted(self._tracks.items(), key=lambda each: each[0][0])
@@ -81,8 +81,10 @@ class HeldStream:
         ]
 
     def release(self, blocked: Collection[int] = (), *, is_end: bool) -> list[Json]:
-        """What the client gets, now that all of `texts()` was checked. blocked: choices that end here, without the
-        text that was held. is_end: there is no more."""
+        """The chunks for the client, now that all of `texts()` was checked.
+
+        blocked: choices that end here, without the held text. is_end: no more chunks will come.
+        """
         num_released = len(self._chunks) if is_end else self._num_to_last_text
         released, self._chunks = self._chunks[:num_released], self._chunks[num_released:]
         for track in self._tracks.values():
@@ -97,18 +99,18 @@ class HeldStream:
         self._chunks = _without(self._chunks, blocked)
         kept = _without(released, blocked)
         closing = [_closing(self._last_seen[index], index) for index in sorted(blocked)]
-        # Figures come last.
+        # Chunks without choices hold figures, which come last.
         with_choices = [chunk for chunk in kept if chunk["choices"]]
         return [*with_choices, *closing, *[chunk for chunk in kept if not chunk["choices"]]]
 
 
 def form_of(chunk: Json) -> Json:
-    """A chunk of the same answer, with nothing in it."""
+    """The fields that an empty chunk of the same answer has."""
     return {name: chunk[name] for name in _HEAD if name in chunk}
 
 
 def _without(chunks: list[Json], blocked: set[int]) -> list[Json]:
-    """Of a blocked choice nothing stays but who speaks."""
+    """The chunks with nothing of the blocked choices but their role."""
     kept = []
     for chunk in chunks:
         choices = [choice for choice in chunk["choices"] if _index(choice) not in blocked or _is_bare(choice)]

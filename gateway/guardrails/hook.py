@@ -1,18 +1,18 @@
-"""What a hook is asked and answers, in the shape of OpenAI's `POST /v1/moderations`."""
+"""Requests to a hook and its answers, in the format of OpenAI's `POST /v1/moderations`."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 MAX_ANSWER_BYTES, MAX_RESULT_BYTES = 64 * 1024, 4 * 1024
-"""Of a whole answer, and of it for each text beyond the first: OpenAI's take about 1 KiB."""
+"""Limit for an answer about one text, and its increase per further text; a result of OpenAI's takes about 1 KiB."""
 MAX_SHOWN, MAX_CATEGORY_CHARS = 8, 64
 Findings = Mapping[int, tuple[str, ...]]
-"""By the number of a text that is blocked: the categories, as far as the hook names some."""
+"""Index of a blocked text -> its categories, as far as the hook names any."""
 
 
 class BadAnswer(Exception):
-    """It is none that could be relied on; the message says why."""
+    """The hook's answer cannot be relied on; the message says why."""
 
 
 class _Result(msgspec.Struct):
@@ -37,7 +37,7 @@ def max_answer_bytes(num_texts: int) -> int:
 
 
 def read_answer(body: bytes, *, num_texts: int, categories: Collection[str]) -> Findings:
-    """categories: those that block; none: whatever is flagged. Raises BadAnswer."""
+    """categories: those that block; empty: whatever is flagged is blocked. Raises BadAnswer."""
     try:
         results = _ANSWER.decode(body).results
     except (ValueError, RecursionError) as error:
@@ -53,5 +53,5 @@ def read_answer(body: bytes, *, num_texts: int, categories: Collection[str]) -> 
 
 
 def _shown(category: str) -> str:
-    """The hook's word, in our message."""
+    """The hook's category, made safe for our messages."""
     return "".join(char if char.isprintable() else "?" for char in category[:MAX_CATEGORY_CHARS])

@@ -1,4 +1,4 @@
-"""What in requests and answers is text that a guardrail must see."""
+"""Finds the texts in requests and answers that a guardrail must check."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +13,11 @@ from protocol.requests import ChatCompletionRequest, CompletionRequest, list_pro
 Path = tuple[str | int, ...]
 _NO_TEXT = frozenset({"role", "id", "type", "index"})
 _SAID_IN = ("delta", "message", "text")
-"""Fields of a choice. Its log-probabilities have the same text again."""
+"""The fields of a choice that hold text. Log-probabilities only repeat it."""
 
 
 def texts_of(request: ChatCompletionRequest | CompletionRequest | EmbeddingsRequest) -> list[str]:
-    """Everything that goes into the prompt, a message each. Raises InvalidRequest for token ids."""
+    """Everything that goes into the prompt, one text per message. Raises InvalidRequest for token ids."""
     match request:
         case ChatCompletionRequest():
             texts = [_text_of(message) for message in request.messages]
@@ -40,7 +40,7 @@ def input_field(request: ChatCompletionRequest | CompletionRequest | EmbeddingsR
 
 
 def said_in_choice(choice: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Each text of a choice of an answer or of a chunk, and where it stands; also in fields that we do not know."""
+    """Each text in a choice of an answer or of a chunk, with its path; also in fields that we do not know."""
     for name in _SAID_IN:
         yield from _strings(choice.get(name), (name,))
 
@@ -55,7 +55,7 @@ def _strings(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
                 yield from _strings(inner, (*path, name))
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            # A stream's calls come in pieces that tell which call they belong to.
+            # A stream's tool calls come in pieces whose `index` tells which call they belong to.
             place = inner.get("index", i) if isinstance(inner, dict) else i
             yield from _strings(inner, (*path, place))
 

@@ -1,4 +1,4 @@
-"""An answer that is no stream: its texts, and what is left of it where some are blocked."""
+"""An answer that is not streamed: its texts, and what is left if some are blocked."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 class WholeAnswer:
-    """Raises UpstreamFailed for what is no answer: nobody could check it."""
+    """Raises UpstreamFailed if the body is not an answer, because nobody could check it."""
 
     def __init__(self, body: bytes) -> None:
         try:

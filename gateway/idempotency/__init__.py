@@ -1,1 +1,1 @@
-"""`Idempotency-Key`: the answer to a request that may come twice, kept to be given again."""
+"""`Idempotency-Key`: keeps the answer to a request, so that a repeated request gets the same answer."""

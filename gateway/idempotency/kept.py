@@ -1,6 +1,6 @@
 """An answer as it is kept in Redis: compressed, and sealed under a key derived from the platform's pepper.
 
-Answers hold what users said, and those of the admin plane secrets that are shown once.
+Answers hold what users said, and those of the admin plane hold secrets that are shown once.
 """
 
 import os
@@ -20,7 +20,7 @@ _LEVEL = 1
 
 
 class KeptAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """headers: their lines without those that each answer has anew. body: as it was sent, a stream's events too."""
+    """headers: without those that every answer gets anew. body: as it was sent, including a stream's events."""
 
     status: int
     headers: dict[str, str]
@@ -35,13 +35,13 @@ class AnswerSeal:
         self._ciphers = [_cipher(pepper) for pepper in peppers.all]
 
     def seal(self, answer: KeptAnswer, *, name: str) -> bytes:
-        """name: under which it is kept, and nowhere else readable."""
+        """name: the answer is kept under this name, and can be opened under no other."""
         nonce = os.urandom(_NONCE_BYTES)
         packed = zlib.compress(msgspec.msgpack.encode(answer), _LEVEL)
         return nonce + self._ciphers[0].encrypt(nonce, packed, name.encode())
 
     def open(self, sealed: bytes, *, name: str) -> KeptAnswer | None:
-        """None where it was sealed under another pepper."""
+        """None if the answer was sealed under another pepper or name."""
         for cipher in self._ciphers:
             try:
                 packed = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())

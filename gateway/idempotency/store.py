@@ -1,10 +1,10 @@
-"""Which idempotency keys are claimed, and what was answered under them. Redis holds all of it.
+"""The claims of idempotency keys, and the answers given under them. Redis holds all of it.
 
-    claim     'c' fingerprint token    a request is under way; gone LEASE_S after its gateway's last word
+    claim     'c' fingerprint token    a request is under way; expires LEASE_S after its gateway last renewed it
     answer    'a' fingerprint sealed   for KEPT_S
     too large 't' fingerprint          answered and billed, but not kept, for KEPT_S
 
-The fingerprint is of the request, so that a key is not taken for another one.
+The fingerprint identifies the request, so that a key cannot be used for a different one.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ KEPT_S = 24 * 3600
 LEASE_S = 30
 RENEW_S = 5.0
 MAX_KEY_CHARS = 255
-"""Stripe's."""
+"""Stripe's limit."""
 MAX_BODY_BYTES = 4 * 2**20
 MAX_SEALED_BYTES = 2**20
-"""Of an answer: what is larger is not kept."""
+"""Limit for a sealed answer; a larger one is not kept."""
 _THREAD_BYTES = 64 * 1024
-"""More than this is compressed in a thread."""
+"""A longer body is compressed in a thread."""
 _FINGERPRINT_BYTES = 32
 _TOKEN_BYTES = 16
 
-# Each acts only on our own claim: a lease may have passed to another request.
+# Each script acts only on our own claim, because the key may have passed to another request.
 _IF_OURS = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end "
 _KEEP = _IF_OURS + "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) return 1"
 _RENEW = _IF_OURS + "return redis.call('EXPIRE', KEYS[1], ARGV[2])"
@@ -81,10 +81,10 @@ class AnswerStore:
         self._claims: set[Claim] = set()
 
     async def claim(self, tenant: str, key: str, fingerprint: bytes) -> Claim | KeptAnswer:
-        """The right to be the first, or what the first was answered.
+        """Claim the key for the first request, or return the answer to the first request.
 
-        Raises Unavailable without Redis, Conflict while the first is under way or where its answer was not kept, and
-        Unprocessable for a key of another request.
+        Raises Unavailable without Redis, Conflict while the first request is under way or if its answer was not kept,
+        and Unprocessable if the key was used for another request.
         """
         name = f"tiergate:{{{tenant}}}:idempotency:{hashlib.sha256(key.encode()).hexdigest()}"
         claim = Claim(name, fingerprint, b"c" + fingerprint + os.urandom(_TOKEN_BYTES))
@@ -111,7 +111,7 @@ class AnswerStore:
         return answer
 
     async def keep(self, claim: Claim, answer: KeptAnswer | None) -> None:
-        """Until it is in Redis; None: too large. Where Redis has gone meanwhile, the lease frees the key."""
+        """Store the answer in Redis; None: it is too large. If Redis is away, the key is free when its lease ends."""
         self._claims.discard(claim)
         value = b"t" + claim.fingerprint
         if answer is not None:
@@ -129,7 +129,7 @@ class AnswerStore:
             _log.warning("an answer under an idempotency key was not kept: %r", error)
 
     def free_soon(self, claim: Claim) -> None:
-        """The request failed: its key may be used again. Does nothing once an answer is kept."""
+        """Free the key of a failed request, so that it may be used again. Does nothing once an answer is kept."""
         if claim in self._claims:
             self._claims.discard(claim)
             self._send_soon("EVAL", _FREE, 1, claim.name, claim.value)
@@ -161,12 +161,12 @@ class AnswerStore:
             call = self._redis.send(encode(*parts))
         except AWAY:
             return
-        # Nobody waits for it: what is lost ends with the lease.
+        # Nobody waits for the reply: if the command is lost, the lease ends by itself.
         call.future.add_done_callback(lambda over: over.cancelled() or over.exception())
 
 
 class KeyInUse(Conflict):
-    """Clients send the request again by themselves; by then there is an answer, or the key is free."""
+    """Clients retry by themselves; by then there is an answer, or the key is free."""
 
     code = "idempotency_key_in_use"
 

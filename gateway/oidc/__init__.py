@@ -1,1 +1,1 @@
-"""OpenID Connect, as far as a client needs it: the provider, its keys, its tokens. It knows no tenants."""
+"""OpenID Connect as far as a client needs it: the provider, its keys, its tokens. This package knows no tenants."""

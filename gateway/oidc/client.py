@@ -34,7 +34,7 @@ class Identity(NamedTuple):
 
 
 class OidcClient:
-    """`close` it at the end."""
+    """Call `close` at the end."""
 
     def __init__(self, settings: OidcSettings, issuer: str) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class OidcClient:
         await self._outbound.close()
 
     async def check(self) -> None:
-        """It is there, calls itself as we do, and publishes keys. Raises ProviderFailed."""
+        """Check that the provider answers, names our issuer and publishes keys. Raises ProviderFailed."""
         await self._keys.check()
 
     async def authorization_url(self, *, state: str, nonce: str, verifier: str) -> str:
@@ -81,7 +81,7 @@ class OidcClient:
         return await self._tokens.check_logout_token(token)
 
     async def end_session_url(self, id_token: str | None) -> str | None:
-        """Where the browser logs out at the provider, too. None: it has no such place. Raises ProviderFailed."""
+        """The URL where the browser logs out at the provider, too; None: it has none. Raises ProviderFailed."""
         provider = await self._provider.get()
         if provider.end_session_endpoint is None:
             return None
@@ -112,7 +112,7 @@ class OidcClient:
         return parse(answer.body, _Granted, what="what its token endpoint answered")
 
     def _credentials(self, provider: Provider) -> tuple[dict[str, str], dict[str, str]]:
-        """Fields of the form, and headers."""
+        """The client's credentials, as form fields and as headers."""
         client_id, secret = self._settings.oidc_client_id, self._settings.oidc_client_secret
         if secret is None:
             return {"client_id": client_id}, {}

@@ -8,6 +8,6 @@ class ProviderFailed(GatewayError):
 
 
 class TokenRefused(GatewayError):
-    """What it vouched for is not for us, not from it, or not for now."""
+    """A token or code is not for us, not from the provider, or not valid now."""
 
     status, type, code = 403, "permission_error", "token_refused"

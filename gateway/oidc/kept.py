@@ -1,4 +1,4 @@
-"""What is read from the provider and kept for an hour."""
+"""Caches what is read from the provider for an hour."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from gateway.oidc.errors import ProviderFailed
 
 KEPT_S = 3600.0
 FAILED_S = 2.0
-"""Those who waited for a reading that failed share its failure, instead of waiting for one of their own."""
+"""Callers that waited for a read that failed share its failure, instead of waiting for a read of their own."""
 _NEVER = -float("inf")
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Kept(Generic[T]):
         self._failed: tuple[float, str] = (_NEVER, "")
 
     async def get(self, *, newer_than: float = _NEVER) -> T:
-        """newer_than: by the monotonic clock. Raises ProviderFailed."""
+        """newer_than: the value must have been read since, by the monotonic clock. Raises ProviderFailed."""
         async with self._lock:
             now = time.monotonic()
             if self._found is not None and self._found[0] > max(newer_than, now - KEPT_S):

@@ -1,4 +1,4 @@
-"""What the provider says of itself at `/.well-known/openid-configuration`."""
+"""The provider's description of itself at `/.well-known/openid-configuration`."""
 
 from typing import TypeVar
 from urllib.parse import urlsplit

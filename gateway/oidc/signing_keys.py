@@ -1,4 +1,4 @@
-"""The provider's public keys: kept, and read anew when a token is signed with one that is unknown."""
+"""The provider's public keys: cached, and read again when a token is signed with an unknown one."""
 
 import time
 from typing import Any
@@ -12,9 +12,9 @@ from gateway.oidc.kept import Kept
 from gateway.oidc.provider import Provider, read_json
 
 MISSED_S = 10.0
-"""After a key was not found even in a fresh set, the set is not read again for so long, whoever asks."""
+"""After a key was missing even from a fresh set, the set is not read again for this long, whoever asks."""
 _KIND_OF = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-"""By the first letters of the algorithm."""
+"""First two letters of the algorithm -> key type."""
 
 
 class _KeySet(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class SigningKeys:
         self._missed_at = -float("inf")
 
     async def key(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
-        """What signs with `algorithm`; key_id None: the only such key. Raises ProviderFailed, TokenRefused."""
+        """The key that signs with `algorithm`; key_id None: the only such key. Raises ProviderFailed, TokenRefused."""
         asked_at = time.monotonic()
         found = _fitting(await self._kept.get(), key_id, algorithm)
         if found is None and asked_at - self._missed_at > MISSED_S:
@@ -41,7 +41,7 @@ class SigningKeys:
         return found
 
     async def check(self) -> None:
-        """Raises ProviderFailed where there is none."""
+        """Raises ProviderFailed if there is no key."""
         if not await self._kept.get():
             raise ProviderFailed("the provider publishes no key that signs tokens")
 
@@ -59,7 +59,7 @@ def _fitting(keys: list[jwt.PyJWK], key_id: str | None, algorithm: str) -> jwt.P
 
 
 def _public_key(told: dict[str, Any]) -> jwt.PyJWK | None:
-    """None for what signs nothing, such as keys for encryption, symmetric ones and kinds that nobody here knows."""
+    """None for a key that signs nothing here: one for encryption, a symmetric one, or one of a kind we do not know."""
     if told.get("kty") not in _KIND_OF.values() or told.get("use", "sig") != "sig":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Tokens that the provider signed: each is for us, from it, for now, and signed as it should be."""
+"""Checks tokens that the provider signed: each must be for us, from the provider, valid now and properly signed."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from gateway.oidc.errors import TokenRefused
 from gateway.oidc.signing_keys import SigningKeys
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Asymmetric ones: with a symmetric one the public key would be a secret that everybody knows."""
+"""Only asymmetric ones: with a symmetric one, the public key would be a secret that everybody knows."""
 LEEWAY_S = 60
 _LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 _MAX_TOKEN_CHARS = 64 * 1024
@@ -29,12 +29,12 @@ Claims = Mapping[str, Any]
 
 
 class LogoutToken(NamedTuple):
-    """Of a session of the provider, or of all of a person's."""
+    """Logs out one session of the provider, or all sessions of a person."""
 
     subject: str | None
     provider_session: str | None
     until: datetime
-    """Visits that began until then: when it was made, and as much later as clocks may differ."""
+    """Visits that began until then end: the token's issue time plus LEEWAY_S, by which clocks may differ."""
 
 
 class Tokens:
@@ -57,7 +57,7 @@ class Tokens:
         return claims
 
     async def check_logout_token(self, token: str) -> LogoutToken:
-        """As OpenID Connect Back-Channel Logout 1.0 has it. Raises TokenRefused, ProviderFailed."""
+        """Check it as OpenID Connect Back-Channel Logout 1.0 requires. Raises TokenRefused, ProviderFailed."""
         claims, _ = await self._signed(token, required=("iss", "aud", "exp", "iat", "jti", "events"))
         events = claims["events"]
         if not isinstance(events, dict) or not isinstance(events.get(_LOGOUT_EVENT), dict):
@@ -96,7 +96,7 @@ class Tokens:
         return claims, algorithm
 
     def _check_party(self, claims: Claims) -> None:
-        """`azp` says for whom a token is that several may read."""
+        """`azp` names the client that a token with several audiences was made for."""
         audience, party = claims["aud"], claims.get("azp")
         is_shared = isinstance(audience, list) and len(audience) > 1
         if (is_shared or party is not None) and party != self._client_id:

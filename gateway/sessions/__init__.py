@@ -1,1 +1,1 @@
-"""Conversations that the platform keeps for its clients: their form, their place in Redis, and who may change one."""
+"""Conversations that the platform keeps for clients: their format, their place in Redis, and leases to change them."""

@@ -1,4 +1,4 @@
-"""A conversation as it is kept: messages as their senders wrote them, in turns that stay whole."""
+"""A stored conversation: messages as their senders wrote them, in turns that stay whole."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ class Conversation(msgspec.Struct, kw_only=True):
     messages: list[Raw] = []
     """The system prompt first, if there is one."""
     summary: str | None = None
-    """Of what has left."""
+    """A summary of the messages that have left the window."""
     leaving: list[Raw] = []
     """Messages that have left the window and are to be summarised."""
 
@@ -22,7 +22,7 @@ class Conversation(msgspec.Struct, kw_only=True):
 
 
 class Meta(msgspec.Struct, kw_only=True):
-    """What a list of sessions tells. revision: the request or change that wrote it; no two are the same."""
+    """A session as lists show it. revision: the request or change that wrote it; no two are the same."""
 
     id: str
     created_at: datetime
@@ -32,7 +32,7 @@ class Meta(msgspec.Struct, kw_only=True):
     num_left: int
     """Messages that left the window."""
     num_bytes: int
-    """Of its JSON, before compression."""
+    """The size of the messages' JSON, before compression."""
     revision: str
 
 
@@ -50,20 +50,20 @@ def role_of(message: Raw) -> str:
 
 
 def raw_messages(text: bytes | Raw) -> list[Raw]:
-    """Copies: each would keep all of `text` alive."""
+    """Copies of the messages, because slices would each keep all of `text` alive."""
     return [Raw(bytes(message)) for message in _MESSAGES.decode(text)]
 
 
 def split_system(messages: Sequence[Raw]) -> tuple[list[Raw], list[Raw]]:
-    """What stands before the conversation, and the conversation."""
+    """The system messages before the conversation, and the conversation."""
     end = next((i for i, message in enumerate(messages) if role_of(message) not in _SYSTEM), len(messages))
     return list(messages[:end]), list(messages[end:])
 
 
 def split_turns(messages: Sequence[Raw]) -> list[list[Raw]]:
-    """A turn begins with the user's word; calls and their results stay with it, and words of a user in a row together.
+    """A turn begins with a user message. Tool calls and their results stay in it, and so do user messages in a row.
 
-    What stands before the first of them is a turn, too.
+    Messages before the first user message are a turn, too.
     """
     turns: list[list[Raw]] = []
     before = None
@@ -79,7 +79,7 @@ def split_turns(messages: Sequence[Raw]) -> list[list[Raw]]:
 def describe(
     conversation: Conversation, *, session_id: str, before: Meta | None, num_left: int, revision: str, now: datetime
 ) -> Meta:
-    """num_left: messages that left since `before`."""
+    """num_left: messages that have left the window since `before`."""
     _, rest = split_system(conversation.messages)
     return Meta(
         id=session_id,

@@ -1,4 +1,4 @@
-"""A kept value as bytes: JSON, compressed with zstd, and sealed where the tenant has a key (AES-256-GCM)."""
+"""A stored value as bytes: JSON, compressed with zstd, and sealed with AES-256-GCM if there is a key."""
 
 import os
 from typing import TypeVar
@@ -12,15 +12,15 @@ T = TypeVar("T")
 _PLAIN, _SEALED = b"\0", b"\1"
 _NONCE_BYTES = 12
 MAX_BYTES = 64 * 2**20
-"""Of JSON: far beyond what is written."""
+"""Limit for the JSON when it is read, far above what is written."""
 
 
 class Unreadable(Exception):
-    """Damaged, or sealed under a key that is gone or for another place."""
+    """The value is damaged, or was sealed under a key that is gone or for another place."""
 
 
 def pack(value: object, *, key: bytes | None, place: str) -> bytes:
-    """place: where it will be kept; it can be read from there alone if it is sealed."""
+    """place: where the value will be stored; a sealed value can be read only from there."""
     packed = zstandard.compress(msgspec.json.encode(value))
     if key is None:
         return _PLAIN + packed

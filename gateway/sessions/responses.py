@@ -1,4 +1,4 @@
-"""Responses as they are kept: beside sessions, and in their form."""
+"""Stored responses, kept beside sessions and in the same format."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ class ResponseMeta(msgspec.Struct, kw_only=True):
 
 
 class StoredResponse(msgspec.Struct, kw_only=True):
-    """messages: the conversation up to its answer, for the response that goes on from it; no instructions."""
+    """messages: the conversation including this answer, for a response that continues it; no instructions."""
 
     response: msgspec.Raw
     input_items: list[msgspec.Raw]

@@ -12,4 +12,4 @@ SCRIPTS = tuple(
 OPEN, RENEW, COMMIT, RELEASE, SWAP, CREATE = (
     hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest() for script in SCRIPTS
 )
-"""What EVALSHA calls them."""
+"""The scripts' SHA-1 digests, by which EVALSHA calls them."""

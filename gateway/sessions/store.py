@@ -1,7 +1,8 @@
-"""Sessions in Redis. A request holds its session by a lease, which ends with it or with its gateway.
+"""Sessions in Redis. A request holds its session by a lease, which ends with the request or with its gateway.
 
-All keys of a tenant have its id for a hash tag, and every value is found under its tenant alone: another tenant's
-session id is another session. Connections are apart from the limiter's, which must not wait behind a conversation.
+All keys of a tenant have its id as their hash tag, and a value is found only under its tenant: the same session id of
+another tenant is another session. Connections are separate from the limiter's, which must not wait behind a
+conversation.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ M = TypeVar("M")
 
 
 class _NobodyWatches:
-    """Whether Redis is away each call finds out for itself: a session is nothing that could be decided without it."""
+    """Each call finds out for itself whether Redis is away, since nothing about a session can be decided without it."""
 
     def note_answer(self) -> None: ...
 
@@ -40,13 +41,13 @@ class _NobodyWatches:
 
 
 def open_pipeline(url: str) -> Pipeline:
-    """`connect` it, run its `keep_forever`, `close` it."""
+    """The caller must `connect` it, run its `keep_forever`, and `close` it."""
     return Pipeline(url, deadline_s=DEADLINE_S, scripts=SCRIPTS, watch=_NobodyWatches())
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of one value. key: the tenant's own, to read what is sealed; is_sealed: what is written is."""
+    """The place of one value. key: the tenant's own, to read sealed values; is_sealed: whether to seal on writing."""
 
     tenant: str
     id: str
@@ -65,11 +66,11 @@ class Kept(Generic[M, V]):
 @dataclass(frozen=True, slots=True)
 class Terms:
     kind: str
-    """The first part of its keys."""
+    """The first part of the Redis keys."""
     noun: str
     ttl_s: int
     max_number: int
-    """Of one tenant."""
+    """Limit per tenant."""
 
 
 class Store(Generic[M, V]):
@@ -83,7 +84,7 @@ class Store(Generic[M, V]):
         self._held: dict[str, Place] = {}
 
     async def open(self, place: Place, *, holder: str) -> Kept[M, V] | None:
-        """What is kept, None for what is new; the caller holds it until `commit` or `release`.
+        """The stored value, None for a new one; the caller holds the place until `commit` or `release`.
 
         Raises Conflict (`session_busy`, `session_unreadable`) and InvalidRequest (`too_many_sessions`).
         """
@@ -102,7 +103,7 @@ class Store(Generic[M, V]):
             raise
 
     async def commit(self, place: Place, meta: M, value: V, *, holder: str) -> bytes:
-        """Keep it, and let it go. What `swap` knows it by. Raises Conflict where the lease was lost."""
+        """Store the value and release it. Returns the `before` for `swap`. Raises Conflict if the lease was lost."""
         meta_bytes = msgspec.json.encode(meta)
         ttl_ms = _ms(self._terms.ttl_s)
         word = await self._call(COMMIT, place, (holder, meta_bytes, self._pack(place, value), ttl_ms, place.id))
@@ -115,7 +116,7 @@ class Store(Generic[M, V]):
         return meta_bytes
 
     def release(self, place: Place, *, holder: str) -> None:
-        """Without waiting, for `finally`; what does not arrive ends with its lease."""
+        """Does not wait, for use in `finally`. If the command does not arrive, the lease ends by itself."""
         if self._held.pop(holder, None) is not None:
             self._send_soon(RELEASE, place, (holder, place.id))
 
@@ -129,7 +130,7 @@ class Store(Generic[M, V]):
         return kept
 
     async def create(self, place: Place, meta: M, value: V) -> None:
-        """Raises Conflict where there is one already, and InvalidRequest (`too_many_sessions`)."""
+        """Raises Conflict if there is a value already, and InvalidRequest (`too_many_sessions`)."""
         body, terms = self._pack(place, value), self._terms
         arguments = msgspec.json.encode(meta), body, _ms(terms.ttl_s), place.id, terms.max_number
         word = await self._call(CREATE, place, arguments)
@@ -137,18 +138,18 @@ class Store(Generic[M, V]):
             raise self._refusal(word, place)
 
     async def swap(self, place: Place, before: bytes, meta: M, value: V) -> bytes:
-        """`ok`, or why not: `busy`, `none`, `changed`."""
+        """Replace a value whose meta is still `before`. Returns `ok`, or why not: `busy`, `none`, `changed`."""
         word = await self._call(SWAP, place, (before, msgspec.json.encode(meta), self._pack(place, value), place.id))
         assert isinstance(word, bytes)
         return word
 
     def undo_soon(self, place: Place, written: bytes, before: Kept[M, V] | None) -> None:
-        """What `commit` wrote is as if it had not been, unless somebody went on from it."""
+        """Undo what `commit` wrote, without waiting, unless the value has been changed since."""
         old = (before.meta_bytes, before.body) if before is not None else ("", "")
         self._send_soon(SWAP, place, (written, *old, place.id))
 
     async def delete(self, place: Place) -> None:
-        """Raises NotFound, and Conflict while a request holds it."""
+        """Raises NotFound, and Conflict while a request holds the value."""
         word = await self._call(SWAP, place, ("", "", "", place.id))
         if word == b"none":
             raise self._missing(place)
@@ -156,7 +157,7 @@ class Store(Generic[M, V]):
             raise self._refusal(word, place)
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[M], str | None]:
-        """In the order of their ids."""
+        """Metadata in the order of ids, and the `after` of the next page, None at the end."""
         index = Place(tenant, "")
         reply = await self._execute("ZRANGE", self._index(tenant), 0, -1, place=index)
         assert isinstance(reply, list)
@@ -172,7 +173,7 @@ class Store(Generic[M, V]):
         return found, None
 
     async def renew_forever(self) -> None:
-        """A lease lives as long as its request and this gateway."""
+        """Keeps leases alive as long as their requests and this gateway."""
         while True:
             await asyncio.sleep(LEASE_S / 3)
             for holder, place in self._held.items():
@@ -245,5 +246,5 @@ def _ms(seconds: float) -> int:
 
 
 def _order(place: Place) -> int:
-    """What is sent for one session arrives in order."""
+    """Makes commands for one session arrive in order."""
     return crc32(f"{place.tenant}:{place.id}".encode())

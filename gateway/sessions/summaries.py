@@ -1,4 +1,4 @@
-"""Summaries that wait to be written."""
+"""The queue of summaries to be written."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MAX_WAITING = 1000
 
 @dataclass(frozen=True, slots=True)
 class SummaryJob:
-    """request_id: of the request that made messages leave; the summary is billed beside it."""
+    """request_id: the request that made messages leave; the summary is billed beside it."""
 
     principal: Principal
     session_id: str
@@ -23,7 +23,7 @@ class SummaryQueue:
         self._waiting: asyncio.Queue[SummaryJob] = asyncio.Queue(MAX_WAITING)
 
     def ask(self, job: SummaryJob) -> None:
-        """Forgotten where too many wait: what left stays in the session, whose next turn asks again."""
+        """Dropped if too many wait: the messages that left stay in the session, whose next turn asks again."""
         if not self._waiting.full():
             self._waiting.put_nowait(job)
 

@@ -1,1 +1,1 @@
-"""Calling tools over HTTP on behalf of a model, and keeping account of each call."""
+"""Calls tools over HTTP on behalf of a model, and records each call."""

@@ -1,4 +1,4 @@
-"""One call of a tool: arguments checked, a bounded POST, and in any case a result that the model can read."""
+"""One tool call: checked arguments, a bounded POST, and in any case a result that the model can read."""
 
 import json
 import time
@@ -20,7 +20,7 @@ from gateway.tools.trail import AuditTrail
 
 MAX_ARGUMENT_BYTES = 64 * 1024
 MAX_CALLS = 512
-"""Under way in this process; a call beyond it is told so, since gateways hold no queues."""
+"""Limit for calls under way in this process; a call beyond it fails as `busy`, since gateways hold no queues."""
 MAX_CALLS_OF_TENANT = 32
 
 
@@ -37,7 +37,7 @@ class ToolCaller:
         """Calls by tenant."""
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Raises nothing of the tool's doing. Cancelled, the connection is closed; the call is counted as well."""
+        """Raises nothing that the tool caused. A cancelled call closes its connection and is counted as well."""
         began_s = time.monotonic()
         span = call.trace.begin_tool(call.tool.name) if call.trace is not None else None
         result = failure("cancelled", "the request was given up")
@@ -109,11 +109,12 @@ class ToolCaller:
 
 
 def _read_arguments(call: ToolCall) -> tuple[str | None, bytes]:
-    """What is wrong with them, and what is sent: written anew, so that the tool reads what was checked."""
+    """What is wrong with the arguments, if anything, and the bytes to send: encoded anew, so that the tool reads what
+    was checked."""
     if len(call.arguments.encode(errors="replace")) > MAX_ARGUMENT_BYTES:
         return f"the arguments are longer than {MAX_ARGUMENT_BYTES} bytes", b""
     try:
-        # Models leave the arguments of tools without any out.
+        # Models leave out the arguments of tools that take none.
         arguments = msgspec.json.decode(call.arguments or "{}")
         return problem_with(arguments, call.tool.parameters), json.dumps(arguments).encode()
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a call of a tool is, and what becomes of it."""
+"""A tool call and its result."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,19 +15,19 @@ CallStatus = (
     Literal["ok", "bad_arguments", "busy", "no_credential", "http_error", "not_json", "cancelled"]
     | Literal["refused", "redirect", "timeout", "too_large", "failed"]
 )
-"""The second line is `gateway.http.outbound.Reason`; http_error: it answered with no status of 200 to 299."""
+"""The second line is `gateway.http.outbound.Reason`; http_error: the tool answered with a status outside 200 to 299."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     tool: ServerTool
     arguments: str
-    """As the model wrote them."""
+    """The arguments as the model wrote them."""
     principal: Principal
     request_id: str
-    """Of the round in which the model asked."""
+    """The id of the round in which the model asked for the call."""
     call_id: str
-    """Of our own making, so that it is safe in a header."""
+    """Our own id for the call, so that it is safe in a header."""
     trace: "RequestTrace | None" = None
 
 
@@ -35,10 +35,10 @@ class ToolCall:
 class ToolResult:
     status: CallStatus
     text: str
-    """For the model: the tool's JSON, or one that tells what went wrong."""
+    """For the model: the tool's JSON, or JSON that says what went wrong."""
     http_status: int | None = None
     num_bytes: int = 0
-    """Of the tool's answer."""
+    """The size of the tool's answer."""
 
 
 def failure(status: CallStatus, words: str, *, http_status: int | None = None) -> ToolResult:

@@ -1,4 +1,4 @@
-"""The audit log's entries of tool calls: handed over at once, also by a request that is cancelled, and written soon."""
+"""Audit log entries for tool calls: handed over at once, even by a cancelled request, and written soon after."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from gateway.tools.calls import ToolCall, ToolResult
 _log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
-"""Entries, while the database is away; beyond it they are dropped, logged and counted."""
+"""Limit for entries that wait while the database is away; further ones are dropped, logged and counted."""
 _BATCH = 200
 _RETRY_S = 1.0
 _MAX_ARGUMENT_CHARS = 4000
@@ -69,7 +69,7 @@ class AuditTrail:
                 await asyncio.sleep(_RETRY_S)
 
     async def write(self) -> None:
-        """All that waits. Raises what the database raises; then the rest still waits."""
+        """Write all waiting entries. If the database raises, so does this, and the rest still waits."""
         while self._waiting:
             batch = [self._waiting[i] for i in range(min(_BATCH, len(self._waiting)))]
             async with self._sessions.begin() as session:
@@ -80,5 +80,5 @@ class AuditTrail:
 
 
 def _plain(text: str) -> str:
-    """What every database takes."""
+    """The text in a form that every database takes."""
     return text[:_MAX_ARGUMENT_CHARS].encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")

@@ -1,8 +1,8 @@
-"""OpenTelemetry traces of what models compute, where `TIERGATE_OTLP_ENDPOINT` names a collector.
+"""OpenTelemetry traces of what models compute, if `TIERGATE_OTLP_ENDPOINT` names a collector.
 
-A span for each request with its steps as events, below it a client span for each call to a replica with the attributes
-of the GenAI conventions (github.com/open-telemetry/semantic-conventions-genai; they are in development still). We
-import nothing of OpenTelemetry before `open_tracing` has an endpoint.
+Each request has a span with its steps as events and, below it, a client span for each call to a replica, with the
+attributes of the GenAI conventions (github.com/open-telemetry/semantic-conventions-genai; still in development).
+Nothing of OpenTelemetry is imported before `open_tracing` has an endpoint.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ EXPORT_DEADLINE_S = 5
 
 @asynccontextmanager
 async def open_tracing(endpoint: str | None, *, ratio: float) -> AsyncIterator["Tracing | None"]:
-    """None without an endpoint. What is not exported at the end is, or given up. Raises ImportError without the SDK."""
+    """None without an endpoint. Exports remaining spans at the end, or gives up. Raises ImportError without the SDK."""
     if endpoint is None:
         yield None
         return
@@ -33,9 +33,9 @@ async def open_tracing(endpoint: str | None, *, ratio: float) -> AsyncIterator["
 
     share = TraceIdRatioBased(ratio)
     provider = TracerProvider(
-        # A client's wish to be traced does not outvote the operator's share.
+        # A client that asks to be traced does not override the operator's ratio.
         sampler=ParentBased(share, remote_parent_sampled=share),
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
         resource=Resource({"service.name": SERVICE_NAME}).merge(OTELResourceDetector().detect()),
         shutdown_on_exit=False,
     )

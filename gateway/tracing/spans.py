@@ -1,4 +1,4 @@
-"""A request's spans. No prompt, no answer and no key is ever in them, and so no message of an exception either."""
+"""A request's spans. They never hold a prompt, an answer or a key, and so no message of an exception either."""
 
 import time
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, path: str, headers: Mapping[bytes, bytes]) -> "RequestTrace":
-        """`headers`: the client's, whose `traceparent` the request's span gets as its parent."""
+        """`headers`: the client's; their `traceparent` becomes the parent of the request's span."""
         carrier = {name.decode(): headers[name].decode("latin-1") for name in _PROPAGATED if name in headers}
         span = self._tracer.start_span(
             f"POST {path}",
@@ -60,7 +60,7 @@ class RequestTrace:
         self._call_began_ns = 0
 
     def begin_call(self, member: Member, *, model: str, request: object) -> None:
-        """`request`: the client's, of which sampling parameters are shown. `model`: the name at the replica."""
+        """`request`: the client's; the span shows its sampling parameters. `model`: the name at the replica."""
         place = urlsplit(member.url)
         sampling = {name: getattr(request, name, None) for name in _SAMPLING}
         attributes: dict[str, Any] = {
@@ -81,11 +81,11 @@ class RequestTrace:
         self._call = self._tracing.start(name, self._context, kind=SpanKind.CLIENT, attributes=attributes)
 
     def headers(self) -> dict[str, str]:
-        """What tells the replica of the call under way whose part its own spans are."""
+        """Headers that make the replica's own spans part of the call under way."""
         return self._tracing.headers_of(self._call or self._span)
 
     def end_call(self, failure: str | None) -> None:
-        """`failure`: the class of what went wrong, None where all is well."""
+        """`failure`: the class of the failure, None on success."""
         call, self._call = self._call, None
         assert call is not None
         if failure is not None:
@@ -93,7 +93,7 @@ class RequestTrace:
         call.end()
 
     def begin_round(self, number: int) -> "RequestTrace":
-        """Of a request that is carried out in several, from the second on; `end_round` it."""
+        """Begin a further round, from the second on, of a request that takes several. Call `end_round` on it."""
         span = self._tracing.start(f"round {number}", self._context, kind=SpanKind.INTERNAL)
         return RequestTrace(self._tracing, span, self._path)
 
@@ -103,7 +103,7 @@ class RequestTrace:
         self._span.end()
 
     def begin_tool(self, name: str) -> Span:
-        """A call of a server tool; several may be under way. `end_tool` it."""
+        """Begin a call of a server tool; several may be under way. Pass the span to `end_tool`."""
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
@@ -117,7 +117,7 @@ class RequestTrace:
         span.end()
 
     def note_usage(self, event: UsageEvent) -> None:
-        """What the request came to, and when its steps were over."""
+        """Record the request's usage, and when its steps were over."""
         self._span.set_attributes(
             {
                 "tiergate.request.id": event.request_id,
@@ -132,7 +132,7 @@ class RequestTrace:
         steps = event.steps_ms
         self._note_step(self._span, "authenticated", steps.authenticate)
         self._note_step(self._span, "admitted", steps.admit)
-        # A client that left has ended the call before its usage is known.
+        # If the client has left, the call ended before its usage is known.
         self._describe(self._call or self._span, event)
 
     def _describe(self, call: Span, event: UsageEvent) -> None:
@@ -153,7 +153,7 @@ class RequestTrace:
             call.set_attribute("gen_ai.response.time_to_first_chunk", max(0.0, since_call_ns / 1e9))
 
     def end(self, status: int, failure: str | None) -> None:
-        """`failure`: the code of the error that the client was told, if any."""
+        """`failure`: the code of the error that the client got, if any."""
         self._span.set_attribute("http.response.status_code", status)
         if failure is not None:
             self._span.set_attribute("error.type", failure)

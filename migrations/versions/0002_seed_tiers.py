@@ -1,4 +1,4 @@
-"""Seed the three tiers; an operator changes them with PATCH /admin/v1/tiers/{name}."""
+"""Seed the three tiers. An operator changes them with PATCH /admin/v1/tiers/{name}."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -91,4 +91,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Nothing: tenants may have these tiers, and an operator may have changed them."""
+    """Keeps the tiers: tenants may have them, and an operator may have changed them."""

@@ -1,4 +1,4 @@
-"""Mark the platform's own tenant, let tenants and models be removed, and add the locks that keep names apart."""
+"""Mark the platform's own tenant, let tenants and models be removed, and add the locks that keep names unique."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -25,23 +25,23 @@ def upgrade() -> None:
     with op.batch_alter_table("tenants") as tenants:
         tenants.add_column(sa.Column("is_platform", sa.Boolean(), nullable=False, server_default=sa.false()))
         tenants.add_column(sa.Column("deleted_at", sa.DateTime(timezone=True)))
-        # A deleted tenant's name is free again.
+        # The name of a deleted tenant can be used again.
         tenants.drop_constraint("uq_tenants_name", type_="unique")
         tenants.create_index(
             "ux_tenants_live_name", ["name"], unique=True, sqlite_where=_IS_LIVE, postgresql_where=_IS_LIVE
         )
-    # It may have been renamed since it was made.
+    # The platform's tenant is found by the audit log, since it may have been renamed.
     op.execute(
         "UPDATE tenants SET is_platform = TRUE WHERE id IN "
         "(SELECT tenant_id FROM audit_log WHERE action = 'key.bootstrap')"
     )
     with op.batch_alter_table("prices") as prices:
-        # A price stays when its model is deleted: past usage was priced with it.
+        # A price remains when its model is deleted, since past usage was priced with it.
         prices.drop_constraint("fk_prices_model_id_models", type_="foreignkey")
 
 
 def downgrade() -> None:
-    """Prices of deleted models go, and deleted tenants are renamed: the first version has no place for them."""
+    """Prices of deleted models are removed and deleted tenants renamed, as the first version's constraints require."""
     op.execute("DELETE FROM prices WHERE model_id NOT IN (SELECT id FROM models)")
     with op.batch_alter_table("prices") as prices:
         prices.create_foreign_key("fk_prices_model_id_models", "models", ["model_id"], ["id"])

@@ -1,4 +1,4 @@
-"""Prices get a minimum for each request; surcharges of adapters and discounts of tiers stand beside them."""
+"""Prices get a minimum per request; add surcharges of adapters and discounts of tiers."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Tiers get a threshold for uncertain scores and a target for first tokens, tenants a mark that they stay inside."""
+"""Tiers get a threshold for uncertain scores and a TTFT target; tenants can be local only."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -16,7 +16,7 @@ def upgrade() -> None:
     op.add_column("tiers", sa.Column("uncertain_threshold", sa.Double()))
     op.add_column("tiers", sa.Column("ttft_target_ms", sa.Integer()))
     op.add_column("tenants", sa.Column("is_local_only", sa.Boolean(), nullable=False, server_default=sa.false()))
-    # Enterprise waits for the model that it is due, rather than being served by a smaller one.
+    # Enterprise requests wait for their model instead of being served by a smaller one.
     op.execute("UPDATE tiers SET uncertain_threshold = 0.2, ttft_target_ms = 500 WHERE name = 'enterprise'")
     op.execute("UPDATE tiers SET on_saturation = 'queue' WHERE name = 'enterprise' AND on_saturation = 'fallback'")
 

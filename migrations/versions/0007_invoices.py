@@ -1,4 +1,4 @@
-"""Invoices, their lines, prepaid credit and billing accounts; triggers that keep what is final as it is."""
+"""Add invoices, their lines, prepaid credit and billing accounts, and triggers that keep final rows unchanged."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,7 @@ effects = Effects()
 _AT = sa.DateTime(timezone=True)
 _IS_FINAL = "(SELECT status FROM invoices WHERE id = {row}.invoice_id) = 'final'"
 _RULES = (
-    # table, change, when it is refused
+    # (table, change, condition under which the change is refused)
     ("invoices", "UPDATE", "OLD.status = 'final'"),
     ("invoices", "DELETE", "OLD.status = 'final'"),
     ("invoice_lines", "INSERT", _IS_FINAL.format(row="NEW")),
@@ -153,7 +153,7 @@ def _create_triggers() -> None:
                 "EXECUTE FUNCTION refuse_change_of_billing()"
             )
             continue
-        # The condition of a trigger may not ask another table; its function may.
+        # The condition of a trigger cannot query another table, but its function can.
         result = "OLD" if change == "DELETE" else "NEW"
         op.execute(
             f"CREATE FUNCTION {_name(table, change)}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "

@@ -1,4 +1,4 @@
-"""Webhooks, what is to be delivered to them, and the lease of the one process that delivers."""
+"""Add webhooks, their deliveries, and the lease of the one process that delivers."""
 
 import sqlalchemy as sa
 from alembic import op

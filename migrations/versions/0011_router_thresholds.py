@@ -1,4 +1,4 @@
-"""Thresholds for scores that are probabilities: where an operator has left a tier's at what it came with."""
+"""Scores are now probabilities: adapt the complexity thresholds of tiers that still have their seeded one."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Adapters that the platform keeps: their artifacts, and of each variant its version, state and digest."""
+"""Adapters that the platform stores: add their artifacts, and the version, status and digest of each variant."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -40,7 +40,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Adapters that only the store has go: the earlier version knows no store."""
+    """Adapters that only the artifact store holds are deleted, since the earlier version has no store."""
     op.execute("DELETE FROM leases WHERE name = 'adapters'")
     op.execute("DELETE FROM adapter_variants WHERE digest IS NOT NULL")
     op.execute("DELETE FROM adapters WHERE id NOT IN (SELECT adapter_id FROM adapter_variants)")

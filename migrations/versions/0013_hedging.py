@@ -1,4 +1,4 @@
-"""Tiers may have late first tokens asked of a second replica."""
+"""Tiers may be hedged: a request whose first token is late is also sent to a second replica."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Tools that the platform calls itself."""
+"""Add server tools, which the platform itself calls."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Limits of tenants, keys and end users; what a key may do, from where and until when; tiers that retire."""
+"""Add limits of tenants, keys and end users, restrictions and expiry of keys, and retired tiers."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,7 +18,7 @@ _CONTEXT_TOKENS = {"free": 32_768, "pro": 65_536, "enterprise": 131_072}
 
 
 def upgrade() -> None:
-    """Keys that there are keep what they could read: they get the scope `usage`."""
+    """Existing keys get the scope `usage`, so that they can still read what they could read before."""
     with op.batch_alter_table("tiers") as tiers:
         tiers.add_column(sa.Column("retired_at", _AT))
     with op.batch_alter_table("tenants") as tenants:
@@ -44,13 +44,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("tenant_id", "user_id", name="uq_end_users_tenant_id_user_id"),
     )
     _change_scopes(lambda scopes: [*scopes, "usage"] if "usage" not in scopes else scopes)
-    # An operator who has set something else keeps it.
+    # A value that an operator has set is kept.
     for tier, tokens in _CONTEXT_TOKENS.items():
         op.execute(f"UPDATE tiers SET context_tokens = {tokens} WHERE name = '{tier}' AND context_tokens IS NULL")
 
 
 def downgrade() -> None:
-    """Keys that were restricted are revoked: nothing would restrict them any more."""
+    """Restricted keys are revoked, since the earlier version would not enforce their restrictions."""
     op.execute(
         "UPDATE api_keys SET revoked_at = CURRENT_TIMESTAMP WHERE revoked_at IS NULL AND "
         "(expires_at IS NOT NULL OR allowed_models IS NOT NULL OR allowed_networks IS NOT NULL)"

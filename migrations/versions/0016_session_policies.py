@@ -1,4 +1,4 @@
-"""What tenants chose for their sessions."""
+"""Add the session policies of tenants."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Files of tenants, and batches that read and write them."""
+"""Add files of tenants, and batches that read and write them."""
 
 import sqlalchemy as sa
 from alembic import op

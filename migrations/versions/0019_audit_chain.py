@@ -1,4 +1,4 @@
-"""The audit log's rows are chained; those that are there are taken into the chain as they stand, without a seal."""
+"""Chain the audit log's rows. Existing rows enter the chain as they are, without a seal."""
 
 import hashlib
 import json
@@ -74,7 +74,7 @@ def downgrade() -> None:
 
 
 def _chain() -> tuple[int, bytes]:
-    """As gateway/domain/audit/chain.py has it today. Ids are in the order of time."""
+    """Chain all rows as gateway/domain/audit/chain.py did at this revision. Ids are in order of time."""
     connection = op.get_bind()
     columns = [_LOG.c[name] for name in ("id", "at", "actor_key_id", "tenant_id", "action", "object_id")]
     query = sa.select(*columns, sa.cast(_LOG.c.detail, sa.Text)).order_by(_LOG.c.id).limit(_CHUNK)

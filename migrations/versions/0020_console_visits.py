@@ -1,4 +1,4 @@
-"""Visits of the console, which can be ended from elsewhere. Whoever is logged in logs in once more."""
+"""Add console visits, which can be ended from elsewhere. Everybody has to log in to the console again."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Contents of audit rows can be erased: new rows have a salted hash of them. Erasures are durable jobs."""
+"""Contents of audit rows can be erased, since new rows have a salted hash of them. Add erasures, as durable jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -31,7 +31,8 @@ _RULES = (
     ("invoice_lines", _OF_FINAL, _LINE, f"NEW.description = 'erased' AND {_OF_ERASED}"),
     ("credit_entries", "TRUE", _CREDIT, f"NEW.note = '' AND {_OF_ERASURE}"),
 )
-"""Table, what may not be changed, what an erasure may not change of that either, and when it may change the rest."""
+"""(table, condition under which a row must not be changed, columns that even an erasure must not change, condition
+under which an erasure may change the others)"""
 _REFUSAL = "final invoices and credit entries never change"
 
 
@@ -68,13 +69,13 @@ def downgrade() -> None:
     _refuse_changes(but_of_erasures=False)
     op.execute("DELETE FROM leases WHERE name = 'erasures'")
     op.drop_table("erasures")
-    # Rows that were written since do not verify any more.
+    # Rows written since the upgrade no longer verify.
     for name in ("is_erased", "contents_hash", "salt"):
         op.drop_column("audit_log", name)
 
 
 def _refuse_changes(*, but_of_erasures: bool) -> None:
-    """In place of the triggers of revision 0007 that refuse updates."""
+    """Replace the triggers of revision 0007 that refuse updates."""
     is_sqlite = op.get_bind().dialect.name == "sqlite"
     same = "IS" if is_sqlite else "IS NOT DISTINCT FROM"
     for table, fixed, columns, allowed in _RULES:

@@ -1,4 +1,4 @@
-"""Which pepper a key's hash was made with; webhooks keep their secret, sealed, so that it outlives the pepper."""
+"""Keys record the pepper of their hash; webhooks keep their secret, sealed, so that it outlives the pepper."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Which tenants have answers kept, and what of the output's price an answer costs that is given again."""
+"""Add the cache policies of tenants, and the share of the output's price that a cached answer costs."""
 
 import sqlalchemy as sa
 from alembic import op

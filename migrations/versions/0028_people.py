@@ -1,4 +1,4 @@
-"""People who log in through an identity provider: who they are, their visits, and their names in the audit log."""
+"""Add people who log in through an identity provider, their console visits, and their names in the audit log."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Guardrails: hooks that check what goes to a model and what it says."""
+"""Add guardrails, which are hooks that check the prompts and answers of models."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -9,8 +9,8 @@ from tests.support.platform import Platform, start_platform, stop
 
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """One platform for all tests that only use it; those that break it start their own."""
-    # Tools of the tests are at this machine.
+    """One platform for all tests that only use it; tests that break it start their own."""
+    # The tests' tools are on this machine.
     env = {"TIERGATE_TOOL_HOSTS": "127.0.0.1", "TIERGATE_OUTBOUND_PRIVATE_NETWORKS": "127.0.0.0/8"}
     running = start_platform(Path(tmp_path_factory.mktemp("platform")) / "data", env=env)
     yield running

@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, as it is run, in front of an upstream that costs nothing."""
+"""A gateway in a process of its own, as in production, in front of an upstream that costs almost no CPU time."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ from benchmarks.gateway.stage import open_stage
 
 DEADLINE_S = 30.0
 MAX_GROWTH_BYTES = 64 * 2**20
-"""What is kept of each connection or request would be more than this after thousands."""
+"""A leak per connection or request would exceed this after thousands of them."""
 _SPARE_FDS = 16
-"""Idle connections to members and to the database come and go."""
+"""Descriptors allowed for idle connections to members and to the database, which come and go."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class AbusedGateway:
         return self.gateway.port
 
     def check_all_given_back(self) -> None:
-        """Every descriptor, within a deadline, and the memory."""
+        """Assert that all descriptors are released within the deadline, and the memory too."""
         deadline = time.monotonic() + DEADLINE_S
         while (num_more := self.process.num_fds() - self.num_fds) > _SPARE_FDS:
             assert time.monotonic() < deadline, f"{num_more} descriptors are still held"
@@ -44,13 +44,13 @@ class AbusedGateway:
 
 @contextmanager
 def abused_gateway(**variables: str) -> Iterator[AbusedGateway]:
-    """Raises AssertionError at the end when its log holds a traceback."""
+    """Raises AssertionError at the end if the gateway's log contains a traceback."""
     every = assign_cores().every
     with open_stage(Cores(every, every, every), ["foreign"]) as opened, ExitStack() as stack:
         stage = replace(opened, site=replace(opened.site, extra=variables))
         gateway, targets = stack.enter_context(stage.gateway("abused"))
         process = psutil.Process(gateway.pid)
-        # What the first requests allocate for good is no growth.
+        # Memory that the first requests allocate permanently is no growth.
         asyncio.run(ask_some(targets["foreign"]))
         yield AbusedGateway(gateway, targets["foreign"], process, process.num_fds(), process.memory_info().rss)
         log = gateway.log.read_text()
@@ -64,7 +64,7 @@ async def ask_some(target: Target) -> None:
 
 
 async def ask_until(target: Target, is_over: asyncio.Event) -> int:
-    """A normal client. How many requests it made; each has got its answer."""
+    """Send requests as a normal client; returns their number. Asserts that each is answered."""
     body = target.request().partition(b"\r\n\r\n")[2]
     headers = {"Authorization": f"Bearer {target.key}", "Content-Type": "application/json"}
     asked = 0

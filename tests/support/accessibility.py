@@ -1,4 +1,4 @@
-"""axe-core over a page of the console, in the browser."""
+"""Runs axe-core on pages of the console, in the browser."""
 
 import asyncio
 import json
@@ -13,14 +13,15 @@ VERSION = "4.14.1"
 
 
 def axe_source() -> str:
-    """Without npm or its registry the test is skipped, and in CI it fails."""
+    """Without npm or its registry the test is skipped; in CI it fails."""
     return (kept_package("axe-core", VERSION) / "axe-core" / "axe.min.js").read_text()
 
 
 async def assert_accessible(tab: Tab) -> None:
-    """axe's default rules find nothing on the page that `tab` shows, light or dark.
+    """Assert that axe's default rules find nothing on the page in `tab`, light or dark.
 
-    TIERGATE_TEST_PICTURES is a folder for what it looked like."""
+    If TIERGATE_TEST_PICTURES names a folder, screenshots are written there.
+    """
     await tab.evaluate(f"{axe_source()};0")
     path, width = await tab.evaluate("[location.pathname, innerWidth]")
     for scheme in ("light", "dark"):
@@ -35,7 +36,7 @@ async def assert_accessible(tab: Tab) -> None:
 
 
 async def assert_well_shown(tab: Tab) -> None:
-    """On a desk and on a phone: axe finds nothing, nothing sticks out, and there is one heading."""
+    """Assert, at a desktop's and a phone's width, that axe finds nothing, nothing overflows, and there is one h1."""
     path = await tab.evaluate("location.pathname")
     for width in (1280, 390):
         await tab.resize(width)

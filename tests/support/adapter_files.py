@@ -1,4 +1,4 @@
-"""Adapters as bytes, and the ways in which they can be wrong."""
+"""Adapter files as bytes, including invalid ones."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +30,7 @@ def tensors(*, layers: int = 2, rank: int = 4, size: int = 64, projection: str =
 def weights_bytes(
     matrices: dict[str, Any], *, dtype: str = "F32", change: Callable[[dict[str, Any]], object] | None = None
 ) -> bytes:
-    """A safetensors file. dtype: of all. change: of its header, before it is written."""
+    """A safetensors file. dtype: of all matrices. change: called with the header before it is written."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = bytearray()
     for key, matrix in matrices.items():

@@ -1,4 +1,4 @@
-"""One configuration of each architecture that is served, in the terms of `make_tiny_checkpoint`."""
+"""A configuration of each supported architecture, as arguments of `make_tiny_checkpoint`."""
 
 from typing import Any
 

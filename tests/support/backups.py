@@ -1,4 +1,4 @@
-"""An installation with something of everything, under load, and what it answers."""
+"""An installation with objects of every kind, under load, and the answers of its APIs."""
 
 import asyncio
 import sys
@@ -40,7 +40,7 @@ class Ended:
 
 
 async def tiergate(*arguments: str, env: Mapping[str, str], limit_kib: int | None = None) -> Ended:
-    """As `tests.support.cli.tiergate`, beside what runs on this loop. limit_kib: files that the disk takes at most."""
+    """Like `tests.support.cli.tiergate`, without blocking the event loop. limit_kib: the largest file it can write."""
     command = [sys.executable, "-m", "tiergate", *arguments]
     if limit_kib is not None:
         command = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *command]
@@ -56,7 +56,7 @@ async def tiergate(*arguments: str, env: Mapping[str, str], limit_kib: int | Non
 
 
 async def refused(*arguments: str, env: Mapping[str, str], limit_kib: int | None = None) -> str:
-    """The one line that says why not."""
+    """Run a command that must fail with one line on stderr, and return that line."""
     done = await tiergate(*arguments, env=env, limit_kib=limit_kib)
     assert done.code in (1, 2) and done.out == "", done
     assert done.err.count("\n") == 1 and done.err.startswith(f"tiergate {arguments[0]}: "), done.err
@@ -68,7 +68,7 @@ def environment(data_dir: Path, **variables: str) -> dict[str, str]:
 
 
 def leftovers(data_dir: Path) -> list[str]:
-    """What a restore that came to nothing has left, less the lock that it held and an empty database."""
+    """Files left by a failed restore, except its lock and an empty database."""
     found = [str(path.relative_to(data_dir)) for path in data_dir.rglob("*") if path.is_file()]
     return sorted(
         name for name in found if name not in ("up.lock", "tiergate.db", "tiergate.db-shm", "tiergate.db-wal")
@@ -77,7 +77,7 @@ def leftovers(data_dir: Path) -> list[str]:
 
 @dataclass
 class Furnished:
-    """A gateway that has been used; `key` is a tenant's, `file_id` a file that its batch wrote."""
+    """A gateway that has been used. `key` is the tenant's; `file_id` is the output of its batch."""
 
     gateway: Gateway
     tenant_id: str
@@ -85,7 +85,7 @@ class Furnished:
     batch_id: str
     file_id: str
     event_ids: list[str]
-    """Of the usage that was in ClickHouse before."""
+    """The request ids of the usage that was put into ClickHouse."""
 
 
 async def furnish(gateway: Gateway, clickhouse_url: str) -> Furnished:
@@ -142,17 +142,17 @@ def client_of(gateway: Gateway, key: str) -> openai.AsyncOpenAI:
 
 
 async def answers(gateway: Gateway, scene: Furnished) -> dict[str, Any]:
-    """Of every list of the admin API, of what belongs to one tenant alone, and of the tenant's own."""
+    """The answers of every list of the admin API, of single resources of the tenant, and of the tenant's own API."""
     found: dict[str, Any] = {path: await _all(gateway, f"/{path}") for path in LISTS}
     for each in found["keys"]:
-        # Written from time to time, for as long as the key is used.
+        # It changes from time to time, as long as the key is used.
         del each["last_used_at"]
     for path in (f"/tenants/{scene.tenant_id}/sessions", f"/billing-accounts/{scene.tenant_id}"):
         found[path] = (await gateway.admin.get(path)).raise_for_status().json()
     for invoice in found["invoices"]:
         found[f"invoice {invoice['id']}"] = (await gateway.admin.get(f"/invoices/{invoice['id']}")).json()
     for webhook in found["webhooks"]:
-        # Sealed under the pepper.
+        # The secret is sealed under the pepper.
         reply = await gateway.admin.get(f"/webhooks/{webhook['id']}/secret")
         found[f"secret {webhook['id']}"] = reply.raise_for_status().json()
     async with client_of(gateway, scene.key) as client:
@@ -175,7 +175,7 @@ async def _all(gateway: Gateway, path: str) -> list[dict[str, Any]]:
 
 
 def _use(clickhouse_url: str, tenant_id: str) -> list[str]:
-    """Requests of May, in ClickHouse."""
+    """Put usage of May into ClickHouse; returns the request ids."""
     moments = [MAY + timedelta(seconds=second) for second in range(3)]
     events = [
         make_event(new_request_id(at), tenant_id=tenant_id, tier="pro", timestamp=at, model_version="m@1")
@@ -189,10 +189,10 @@ def _use(clickhouse_url: str, tenant_id: str) -> list[str]:
 
 @dataclass
 class Load:
-    """Requests without end; one of them is answered only when the load ends."""
+    """A continuous load; one of its requests is answered only when the load ends."""
 
     answered: list[str] = field(default_factory=list)
-    """Ids of requests whose answer came whole: their events are durable."""
+    """Ids of requests that were answered completely, so that their events are durable."""
     is_over: bool = False
     release: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -201,7 +201,7 @@ class Load:
 async def installation(
     folder: Path, redis_url: str, clickhouse_url: str, member: ScriptedMember, *, database_url: str = ""
 ) -> AsyncIterator[Gateway]:
-    """Its data directory is `gateway` in the folder. Without a database's URL it begins with a new one."""
+    """Runs a gateway with the data directory `gateway` in the folder; without `database_url`, on a new database."""
     settings = make_settings(
         folder, redis_url, pools=member.pools, clickhouse_url=clickhouse_url, database_url=database_url
     )
@@ -241,7 +241,7 @@ async def _ask(client: openai.AsyncOpenAI, load: Load, text: str, *, times: int 
 
 
 def _num_under_way(gateway: Gateway) -> int:
-    """As noted on the disk."""
+    """The number of requests under way, as noted in the outboxes on disk."""
     found = 0
     for folder in list_folders(gateway.services.settings.data_dir):
         if (folder / JOURNAL_FILE).exists():
@@ -251,7 +251,7 @@ def _num_under_way(gateway: Gateway) -> int:
 
 
 def usage_rows(clickhouse_url: str) -> dict[str, tuple[str, int]]:
-    """Request id -> status and cost, of what is billed. Asserts that no request is there twice."""
+    """Request id -> (status, cost) of the billed rows. Asserts that no request occurs twice."""
     with closing(UsageStore(clickhouse_url)) as store:
         rows = store.select("SELECT request_id, status, cost_nanousd FROM usage_events FINAL", {})
     assert len({row[0] for row in rows}) == len(rows)

@@ -1,4 +1,4 @@
-"""A gateway before a scripted member, and what a test of batches asks of it."""
+"""A gateway in front of a scripted member, and the requests of batch tests."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ TURN = Turn(texts=("four",), prompt_tokens=10, completion_tokens=5)
 async def batch_scene(
     folder: Path, redis_url: str, *, script: Callable[[Json], Turn] = lambda _: TURN, **fields: Any
 ) -> AsyncIterator[tuple[Gateway, ScriptedMember]]:
-    """Tokens cost 100 nano-dollars in the prompt and 400 in the answer, cached ones 100 as well."""
+    """A prompt token costs 100 nano-dollars, cached or not, and a completion token 400."""
     async with AsyncExitStack() as stack:
         member = await stack.enter_async_context(serving_script(script))
         settings = make_settings(folder, redis_url, pools=member.pools, **fields)
@@ -42,7 +42,7 @@ def jsonl(lines: Sequence[Json | str]) -> bytes:
 
 @asynccontextmanager
 async def client_of(gateway: Gateway, *, tier: str = "enterprise") -> AsyncIterator[openai.AsyncOpenAI]:
-    """Of a new tenant."""
+    """A client of a new tenant."""
     key = await gateway.make_key(tier=tier)
     async with openai.AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0, timeout=DEADLINE_S) as client:
         yield client
@@ -55,7 +55,7 @@ async def start_batch(client: openai.AsyncOpenAI, content: bytes, **fields: Any)
 
 
 async def ended(client: openai.AsyncOpenAI, batch_id: str) -> Any:
-    """The batch, once it runs no more."""
+    """Wait until the batch has ended, and return it."""
     found: list[Any] = []
 
     async def look() -> bool:

@@ -27,9 +27,9 @@ class Tab:
         self._ids = itertools.count(1)
         self._loader = ""
         self._loaded: list[str] = []
-        """Loaders of the documents that are complete, in the order of their load events."""
+        """Loader ids of the documents that have loaded, in order of their load events."""
         self.complaints: list[str] = []
-        """What the browser wrote to its console and log: refused content, errors."""
+        """Messages in the browser's console and log, such as errors and refused content."""
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         wanted = next(self._ids)
@@ -41,7 +41,7 @@ class Tab:
                 return dict(message["result"])
 
     async def evaluate(self, expression: str) -> Any:
-        """Its value, of a promise what it promised."""
+        """The value of the expression; a promise is awaited."""
         result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
@@ -53,13 +53,13 @@ class Tab:
         self._loader = wanted
 
     async def click(self, selector: str) -> None:
-        """Click what leads to another page, and wait for it."""
+        """Click an element that leads to another page, and wait for that page."""
         before = len(self._loaded)
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
         await self._arrive(before)
 
     async def press(self, key: str, *, leads_on: bool = False) -> None:
-        """A key of the keyboard by its name, such as Tab or Enter; leads_on: to another page, which is waited for."""
+        """Press a key by its name, such as Tab or Enter. leads_on: it leads to another page; wait for that page."""
         before, (code, text) = len(self._loaded), _KEYS[key]
         common = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
@@ -68,7 +68,7 @@ class Tab:
             await self._arrive(before)
 
     async def fill(self, selector: str, text: str) -> None:
-        """Put the text into a field in place of what stands there, as a keyboard does."""
+        """Replace a field's content by the text, as typing does."""
         await self.evaluate(f"(at => {{ at.focus(); at.select(); }})(document.querySelector({json.dumps(selector)}))")
         await self.call("Input.insertText", text=text)
 
@@ -78,18 +78,18 @@ class Tab:
         await self.click("button")
 
     async def resize(self, width: int) -> None:
-        """390 is a phone's."""
+        """Set the width in pixels; 390 is that of a phone."""
         metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         await self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     async def until(self, expression: str) -> None:
-        """Poll the page until it holds."""
+        """Poll the page until the expression is true."""
         async with asyncio.timeout(DEADLINE_S):
             while not await self.evaluate(expression):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def picture(self) -> bytes:
-        """Of the whole page, as PNG."""
+        """A screenshot of the whole page, as PNG."""
         made = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         return base64.b64decode(made["data"])
 
@@ -99,7 +99,7 @@ class Tab:
         self._loader = others[-1]
 
     async def type(self, text: str) -> None:
-        """Into what has the focus. A field with `autofocus` gets it after the page's load event, at the first frame."""
+        """Type into the focused field. `autofocus` takes effect only at the first frame after the load event."""
         await self.until("document.activeElement !== document.body")
         await self.call("Input.insertText", text=text)
 

@@ -34,9 +34,9 @@ def make_tiny_checkpoint(
     is_transformers5: bool = False,
     **config: Any,
 ) -> Path:
-    """Write config, generation config, weights, tokenizer and chat template; `config` overrides config.json's fields.
+    """Write config, generation config, weights, tokenizer and chat template. `config` overrides fields of config.json.
 
-    Weights are larger than at a usual initialisation, so that answers differ between prompts and adapters.
+    Weights are larger than in a usual initialization, so that answers differ between prompts and adapters.
     """
     folder.mkdir(parents=True, exist_ok=True)
     eos = [SPECIAL_TOKENS.index("<|im_end|>"), SPECIAL_TOKENS.index("<|endoftext|>")]
@@ -82,7 +82,7 @@ def make_tiny_adapter(
     target_modules: tuple[str, ...] = ("q_proj", "v_proj"),
     **config: Any,
 ) -> Path:
-    """Write a PEFT adapter for `checkpoint` whose B is random too, so that it changes every answer."""
+    """Write a PEFT adapter for `checkpoint`. Its B matrices are random too, so that it changes every answer."""
     folder.mkdir(parents=True, exist_ok=True)
     model = json.loads((checkpoint / "config.json").read_text())
     fields = {
@@ -155,7 +155,7 @@ def _make_weights(config: dict[str, Any], seed: int, dtype: torch.dtype) -> dict
 
 
 def _make_tokenizer(vocab_size: int) -> Tokenizer:
-    """Byte-level BPE: every text has tokens, and tokens may split a UTF-8 character."""
+    """Byte-level BPE, so any text can be encoded, and tokens may split a UTF-8 character."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Running the command line as its users do: in a process of its own."""
+"""Runs the command line as its users do: in a process of its own."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def tiergate(
 
 
 def refusal(*arguments: str, env: Mapping[str, str] | None = None, exit_code: int = 2) -> str:
-    """The one line that the command says on stderr; nothing else is said, and the exit code is as it should be."""
+    """Run a command that must fail with this exit code and exactly one line, on stderr; returns the line."""
     ended = tiergate(*arguments, env=env)
     assert ended.returncode == exit_code, ended
     assert ended.stdout == ""

@@ -81,14 +81,14 @@ def running_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess]:
 
 @dataclass(frozen=True)
 class GivenClickHouse:
-    """A server that was there before the tests and stays after them; its user may create databases."""
+    """A server that exists before and after the tests; its user may create databases."""
 
     url: str
 
 
 @contextmanager
 def any_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess | GivenClickHouse]:
-    """The server of TIERGATE_TEST_CLICKHOUSE_URL, where that is set: for tests that leave it alive."""
+    """The server of TIERGATE_TEST_CLICKHOUSE_URL if that is set, otherwise a new one; for tests that do not stop it."""
     given = os.environ.get(GIVEN_URL)
     if given:
         yield GivenClickHouse(given.rstrip("/"))
@@ -99,7 +99,7 @@ def any_clickhouse(data_dir: Path) -> Iterator[ClickHouseProcess | GivenClickHou
 
 @contextmanager
 def own_database(server: ClickHouseProcess | GivenClickHouse) -> Iterator[str]:
-    """The URL of a new database there; on a given server it is removed again."""
+    """The URL of a new database on the server; on a given server it is dropped at the end."""
     name = f"tiergate_test_{uuid4().hex}"
     yield f"{server.url}/{name}"
     if isinstance(server, GivenClickHouse):

@@ -1,4 +1,4 @@
-"""Other people's clients, installed for a test into a folder of its own."""
+"""Third-party clients, installed for a test into a folder of its own."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ _CACHE = Path(__file__).parents[2] / ".cache"
 
 
 def install(command: Sequence[str | Path], folder: Path, *, deadline_s: float = 170) -> None:
-    """Without the program or the registry the test is skipped, and in CI it fails."""
+    """Run an install command. Without the program or the registry the test is skipped; in CI it fails."""
     if shutil.which(command[0]) is None:
         _cannot(f"{command[0]} is not installed")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=deadline_s)
@@ -23,17 +23,17 @@ def install(command: Sequence[str | Path], folder: Path, *, deadline_s: float = 
 
 
 def npm_install(folder: Path) -> None:
-    """What `folder`'s package.json names."""
+    """Install the dependencies in `folder`'s package.json."""
     install(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], folder)
 
 
 def kept_package(name: str, version: str) -> Path:
-    """Its `node_modules`, fetched once for this checkout."""
+    """The `node_modules` folder with this package, which is fetched once per checkout."""
     folder = _CACHE / f"{name}-{version}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # npm writes it last.
+        # npm writes .package-lock.json last.
         if not (folder / "node_modules" / ".package-lock.json").exists():
             (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": {name: version}}))
             npm_install(folder)

@@ -1,4 +1,4 @@
-"""A model and its cache without the engine around them: prompts in, logits out."""
+"""A model and its cache without an engine: prompts in, logits out."""
 
 import random
 from functools import partial
@@ -20,7 +20,7 @@ from worker.model.weights import target_dtype
 
 
 class TinyRunner:
-    """Sequences by name; blocks are handed out scattered, as in a pool that has been in use."""
+    """Runs sequences, which have names. Their blocks are scattered, as in a pool that has been in use."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TinyRunner:
     def extend_all(
         self, token_ids: dict[str, list[int]], *, adapters: dict[str, str | None] | None = None
     ) -> torch.Tensor:
-        """Compute, in one batch, what is new of each sequence; logits after the last token of each, in order."""
+        """Compute the new tokens of each sequence in one batch; logits after the last token of each, in order."""
         chunks = []
         for name, ids in token_ids.items():
             sequence = self._sequences.get(name) or self._start(name, (adapters or {}).get(name))

@@ -1,4 +1,4 @@
-"""The console of a real gateway: visitors who read its pages and send its forms as browsers do."""
+"""The console of a real gateway: visits that read its pages and submit its forms as browsers do."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ Fields = Mapping[str, str | Sequence[str]]
 
 @dataclass
 class HtmlForm:
-    """What a browser would send of a form that nobody has touched."""
+    """The fields that a browser would submit for an untouched form."""
 
     action: str
     method: str
@@ -32,9 +32,10 @@ class Visit:
         return reply.text
 
     async def send(self, path: str, fields: Fields | None = None, **typed: str) -> httpx.Response:
-        """Fill in the page's one form and send it, as it is but for `fields`; the answer, no redirect followed.
+        """Submit the page's only form with changed `fields`; returns the answer without following redirects.
 
-        Fields of other names than an identifier go into `fields`; an empty list unticks all boxes of a name."""
+        Fields whose names are not identifiers go into `fields`; an empty list unticks all boxes of that name.
+        """
         return await self.submit(await self.page(path), path, {**(fields or {}), **typed})
 
     async def submit(self, page: str, path: str, fields: Fields) -> httpx.Response:
@@ -58,7 +59,7 @@ async def visit(gateway: Gateway, key: str) -> AsyncIterator[Visit]:
 
 
 async def audited(gateway: Gateway, action: str) -> list[dict[str, Any]]:
-    """The audit log's rows of this action, the oldest first."""
+    """The audit log's rows of this action, oldest first."""
     rows = (await gateway.admin.get("/audit", params={"limit": 1000})).json()["data"]
     return [row for row in rows if row["action"] == action]
 
@@ -72,7 +73,7 @@ BAD_NAMES = [
     "\U0001f9ea" * 60,
     "{{ 7 * 7 }} & 'quotes' %s",
 ]
-"""Names that may be given, and must be shown as they are."""
+"""Names that are allowed, and must be shown unchanged."""
 
 
 def forms_of(page: str) -> list[HtmlForm]:

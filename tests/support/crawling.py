@@ -1,4 +1,4 @@
-"""Following the console's links, as one who clicks on everything does."""
+"""Crawls the console by following every link."""
 
 import re
 from collections import defaultdict
@@ -14,13 +14,13 @@ _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 class Links(HTMLParser):
-    """Of one page."""
+    """The links of one page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.pages: list[str] = []
         self.parts: list[str] = []
-        """Styles and scripts."""
+        """URLs of its style sheets and scripts."""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -36,11 +36,11 @@ class Links(HTMLParser):
 @dataclass
 class Crawl:
     pages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By kind: URLs of pages."""
+    """Kind -> URLs of pages."""
     files: list[str] = field(default_factory=list)
-    """URLs of what is no page."""
+    """URLs of files that are not HTML pages."""
     broken: list[str] = field(default_factory=list)
-    """Links that lead to no page, and to what instead."""
+    """Broken links, each with the status of its answer."""
 
 
 def by_path(url: str) -> str:
@@ -48,13 +48,13 @@ def by_path(url: str) -> str:
 
 
 def by_query(url: str) -> str:
-    """And by the names of what is asked."""
+    """The kind of a page, by its path and the names of its query parameters."""
     names = sorted({name for name, _ in parse_qsl(urlsplit(url).query)})
     return by_path(url) + (f"?{'&'.join(names)}" if names else "")
 
 
 async def crawl(http: httpx.AsyncClient, kind_of: Callable[[str], str], *, per_kind: int) -> Crawl:
-    """From the overview on; so many pages of a kind are followed."""
+    """Follow all links from the overview, at most `per_kind` pages of each kind."""
     found = Crawl()
     seen, waiting = {HOME}, [HOME]
     while waiting:

@@ -39,7 +39,7 @@ class Tenant:
     key_id: UUID
     key: str
     adapter_id: UUID
-    """Its own, named after it."""
+    """The tenant's own adapter, named after its tier."""
 
 
 @dataclass(frozen=True)

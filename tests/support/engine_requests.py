@@ -1,4 +1,4 @@
-"""Making engine requests and collecting what comes back."""
+"""Makes engine requests and collects their outputs."""
 
 from itertools import count
 from typing import Any

@@ -35,7 +35,7 @@ def make_event(request_id: str, **changes: Any) -> UsageEvent:
 
 
 class OpenEvent:
-    """A request under way, as the outbox sees it, which has come to what its event says."""
+    """A request under way, as the outbox sees it, with the progress that its event states."""
 
     def __init__(self, event: UsageEvent) -> None:
         self._event = event
@@ -57,7 +57,7 @@ class OpenEvent:
         return msgspec.structs.replace(self._event, status=status)
 
     def go_on(self, *, completion_tokens: int, cost_nanousd: int) -> None:
-        """`cost_nanousd` for the output, and nothing else costs anything."""
+        """Advance the request. cost_nanousd: the price of the output; nothing else costs anything."""
         line = PriceLine(kind="output", quantity=1, unit_price_nanousd=cost_nanousd, amount_nanousd=cost_nanousd)
         self._event = msgspec.structs.replace(
             self._event, completion_tokens=completion_tokens, cost_nanousd=cost_nanousd, price_lines=(line,)

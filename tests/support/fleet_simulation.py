@@ -1,8 +1,8 @@
-"""A pool of replicas under a skewed load, simulated event by event: what a way of choosing replicas does to waiting.
+"""A discrete-event simulation of replicas under a skewed load: how the policy for choosing replicas affects TTFT.
 
-A replica computes one prompt at a time, the slower the more answers run; an answer holds a slot; the beginnings of
-prompts that were computed lately are cached; few adapters are resident, and loading one takes a while. Gateways see
-of this what they would: reports every half a second, each at a moment of its own, and what they themselves have sent.
+A replica computes one prompt at a time, slower the more answers run. An answer holds a slot. The prefixes of recently
+computed prompts are cached. Few adapters are resident, and loading one takes a while. Gateways see what they would see
+in production: reports every half second, at a different moment for each replica, and the requests that they have sent.
 """
 
 import heapq
@@ -67,7 +67,7 @@ class _Flight:
 
 
 class Gateway:
-    """The picture of one gateway: reports as they came, and its own requests."""
+    """The view of one gateway: the reports that it received, and its own requests."""
 
     def __init__(self, names: Sequence[str], *, staleness_s: float) -> None:
         self._flights = {name: _Flight() for name in names}
@@ -76,7 +76,7 @@ class Gateway:
         self._kept: deque[tuple[float, str, LoadReport, tuple[int, int]]] = deque()
 
     def hear(self, name: str, report: LoadReport, now_s: float) -> None:
-        """A report as of now, which arrives `staleness_s` later."""
+        """Send a report as of now, which arrives `staleness_s` later."""
         flight = self._flights[name].in_flight
         self._kept.append((now_s, name, report, (flight.num_unanswered, flight.num_streaming)))
 
@@ -115,7 +115,7 @@ def by_turns() -> Choose:
 
 
 def by_load() -> Choose:
-    """The fewest requests, waiting and running, by the same reports and counts."""
+    """The replica with the fewest waiting and running requests, by the same reports and counts."""
     return lambda pool, request: (
         min(
             pool.replicas.usable, key=lambda each: (each.num_waiting + each.num_running, each.hash ^ request.number)
@@ -140,7 +140,7 @@ class Outcome:
 
 
 def make_requests(num: int, *, rate: float, seed: int = 1, num_adapters: int = 200) -> list[Request]:
-    """Adapters and beginnings by Zipf's law: half of all requests ask for a few of them."""
+    """Requests whose prefixes, and for half of them adapters, follow Zipf's law: a few serve half of all requests."""
     chance = random.Random(seed)
     adapters = _zipf(num_adapters)
     beginnings = _zipf(1000)

@@ -1,4 +1,4 @@
-"""A TCP proxy that can stop passing bytes on, as a server that hangs, or cut everything, as one that died."""
+"""A TCP proxy that can stop forwarding, like a server that hangs, or close all connections, like one that died."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class FreezingProxy:
 
 @asynccontextmanager
 async def freezing_proxy(target_port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[FreezingProxy]:
-    """tls: what it demands of its clients; the server behind it is spoken to in the clear."""
+    """tls: the TLS context for clients; the connection to the server is not encrypted."""
     proxy = FreezingProxy(target_port)
     async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=tls) as server:
         proxy.port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""A real uvicorn behind our front door, with small ASGI applications; and clients that speak raw bytes."""
+"""A real uvicorn behind our front door, with small ASGI applications, and clients that send raw bytes."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ Application = Callable[..., Awaitable[None]]
 
 @dataclass
 class Served:
-    """What the application saw."""
+    """The running server, and what its application saw."""
 
     port: int
     door: FrontDoor
@@ -48,13 +48,13 @@ class Client:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def send(self, data: bytes) -> None:
-        """As far as the server takes it."""
+        """Send as much as the server accepts."""
         with suppress(ConnectionError):
             self.writer.write(data)
             await self.writer.drain()
 
     async def read_all(self) -> bytes:
-        """Until the server closes; a reset ends it, too."""
+        """Read until the server closes or resets the connection."""
         received = b""
         with suppress(ConnectionError):
             async with asyncio.timeout(DEADLINE_S):
@@ -64,7 +64,7 @@ class Client:
         return received
 
     async def read_answer(self) -> tuple[int, dict[bytes, bytes], bytes]:
-        """One answer with a Content-Length."""
+        """Read one answer with a Content-Length: its status, headers and body."""
         async with asyncio.timeout(DEADLINE_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status, headers = parse_head(head)
@@ -93,7 +93,7 @@ def request(method: str = "GET", path: str = "/", *headers: str, body: bytes = b
 
 @asynccontextmanager
 async def served(application: Application | None = None, **bounds: Any) -> AsyncIterator[Served]:
-    """`application` gets (served, scope, receive, send); without one, every request is answered `ok`."""
+    """application: called with (served, scope, receive, send); without it every request is answered `ok`."""
     door = FrontDoor(Bounds(**({"max_connections": 1000} | bounds)))
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -126,7 +126,7 @@ class _QuietServer(uvicorn.Server):
 
 
 async def read_body(running: Served, receive: Callable[[], Awaitable[Any]]) -> bytes | None:
-    """None, and counted, when the client left."""
+    """The body; None if the client left, which is counted in `num_gone`."""
     body = b""
     while True:
         message = await receive()

@@ -1,4 +1,4 @@
-"""A real database whose answers a test can hold back, counted."""
+"""A real database whose answers a test can hold back; queries are counted."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from gateway.database import Sessions
 
 
 class GatedSessions:
-    """While `gate` is not set, queries are answered by the database, and nobody hears it."""
+    """While `gate` is not set, the database executes queries, but their results are held back."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions

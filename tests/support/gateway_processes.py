@@ -1,4 +1,4 @@
-"""`tiergate gateway --processes N` for tests: real processes, and clients that come all the time."""
+"""`tiergate gateway --processes N` for tests: real processes, and a continuous load of clients."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ class Processes:
         return {int(pid) for pid in listed.split()}
 
     async def metrics(self) -> dict[str, float]:
-        """As any of the processes shows them."""
+        """The metrics, as served by any of the processes."""
         async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
             reply = await client.get(f"{self.origin}/metrics")
         assert reply.status_code == 200, reply.text
@@ -81,14 +81,14 @@ class Processes:
             return str((await admin.post("/keys", json=body)).json()["key"])
 
     async def end(self) -> int:
-        """Its exit code, once it ends by itself."""
+        """Wait until the parent ends by itself; returns its exit code."""
         async with asyncio.timeout(DEADLINE_S):
             return await self.parent.wait()
 
 
 @asynccontextmanager
 async def started(folder: Path, redis_url: str, *arguments: str, **variables: str) -> AsyncIterator[Processes]:
-    """Killed at the end, if it still runs; its children die with it."""
+    """Starts the gateway. If it still runs at the end it is killed, and its children die with it."""
     port = free_port()
     given = {
         "TIERGATE_KEY_PEPPER": "p" * 16,
@@ -115,7 +115,7 @@ async def started(folder: Path, redis_url: str, *arguments: str, **variables: st
 async def serving(
     folder: Path, redis_url: str, *, num_processes: int, member_url: str = "", **variables: str
 ) -> AsyncIterator[Processes]:
-    """All of them serve."""
+    """Starts the gateway, and waits until all its processes serve."""
     (folder / "data").mkdir()
     await asyncio.to_thread(copy_database, folder / "data" / "tiergate.db")
     if member_url:
@@ -142,7 +142,7 @@ async def accepts(port: int) -> bool:
 
 
 class Visitors:
-    """Clients that ask `GET /health` all the time; whatever goes wrong for one of them fails the test."""
+    """Clients that continuously request `GET /health`; any failure of one of them fails the test."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -150,7 +150,7 @@ class Visitors:
         self.num_answers = 0
 
     async def come_anew(self) -> None:
-        """Each time on a new connection."""
+        """Send each request on a new connection."""
         while not self._is_over:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             await self._ask(reader, writer, is_last=True)
@@ -158,7 +158,7 @@ class Visitors:
             writer.close()
 
     async def stay(self) -> None:
-        """On one connection, until the server says that it ends."""
+        """Send requests on one connection until the server closes it, then on another."""
         while not self._is_over:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             while await self._ask(reader, writer) and not self._is_over:  # noqa: ASYNC110
@@ -169,14 +169,14 @@ class Visitors:
         self._is_over = True
 
     async def until(self, num_more: int) -> None:
-        """So many more answers."""
+        """Wait for `num_more` further answers."""
         goal = self.num_answers + num_more
         async with asyncio.timeout(DEADLINE_S):
             while self.num_answers < goal:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_last: bool = False) -> bool:
-        """Whether the connection goes on."""
+        """Send a request and read its answer; returns whether the connection stays open."""
         headers = b"Host: gateway\r\n" + b"Connection: close\r\n" * is_last
         writer.write(b"GET /health HTTP/1.1\r\n" + headers + b"\r\n")
         async with asyncio.timeout(DEADLINE_S):
@@ -190,7 +190,7 @@ class Visitors:
 
 @asynccontextmanager
 async def visited(port: int) -> AsyncIterator[Visitors]:
-    """All the while, some come anew and some stay."""
+    """Runs clients: half of them use new connections, half keep theirs."""
     visitors = Visitors(port)
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
@@ -203,7 +203,7 @@ async def visited(port: int) -> AsyncIterator[Visitors]:
 
 
 async def stream(processes: Processes, key: str, **fields: Any) -> AsyncIterator[bytes]:
-    """A completion's events."""
+    """The events of a streamed completion."""
     body = {"model": "small", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 9, "stream": True}
     headers = {"Authorization": f"Bearer {key}"}
     async with (

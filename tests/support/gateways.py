@@ -1,4 +1,4 @@
-"""A real gateway on a free port, in this process, over a fresh SQLite database and a real Valkey."""
+"""A real gateway on a free port, in this process, with a new SQLite database and a real Valkey."""
 
 import asyncio
 import atexit
@@ -65,20 +65,20 @@ def make_settings(folder: Path, redis_url: str, **fields: Any) -> GatewaySetting
         "bootstrap_admin_key": ADMIN_KEY,
         "worker_key": WORKER_KEY,
         "drain_s": 5,
-        # The machine that runs tests may be busy.
+        # Generous, since the machine that runs the tests may be busy.
         "redis_deadline_ms": 5000,
     }
     return GatewaySettings(**(given | fields))
 
 
 def copy_database(path: Path) -> None:
-    """A fresh, migrated database. Not on an event loop's thread: Alembic starts a loop of its own."""
+    """Make a new, migrated database. Not for the thread of an event loop, since Alembic starts a loop of its own."""
     shutil.copyfile(_migrated(), path)
 
 
 @functools.cache
 def _migrated() -> Path:
-    """A fresh database, migrated once for all tests of this process."""
+    """A new database, migrated once for all tests of this process."""
     path = Path(tempfile.mkdtemp(prefix="tiergate-tests-")) / "template.db"
     atexit.register(shutil.rmtree, path.parent)
     migrate(f"sqlite+aiosqlite:///{path}")
@@ -111,13 +111,13 @@ async def running_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
 
 
 async def declare(gateway: Gateway, model_id: str, *, pool: str, context_window: int = 512) -> None:
-    """A model with a price."""
+    """Declare a model with a price."""
     await gateway.post("/models", {"id": model_id, "pool": pool, "context_window": context_window})
     await gateway.post("/prices", {"model_id": model_id, "prompt_nanousd": 100, "completion_nanousd": 400})
 
 
 def durable_events(gateway: Gateway) -> list[UsageEvent]:
-    """What stands in the gateway's outbox on disk, closed."""
+    """The closed events in the gateway's outboxes on disk."""
     events = []
     for folder in list_folders(gateway.services.settings.data_dir):
         journal = Journal.open(folder, must_exist=True)

@@ -1,4 +1,4 @@
-"""A gateway with a scripted member, and a hook that flags words, in OpenAI's moderation shape."""
+"""A gateway with a scripted member, and a hook that flags words and answers like OpenAI's moderation API."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ HI: list[Json] = [{"role": "user", "content": "Hi there"}]
 
 
 def flagging(*words: str) -> Callable[[Json], Json]:
-    """Flags a text that has one of these, as violence and not as hate."""
+    """A hook that flags texts with one of these words, as violence but not as hate."""
 
     def answer(asked: Json) -> Json:
         hits = [any(word in text for word in words) for text in asked["input"]]
@@ -31,7 +31,7 @@ def flagging(*words: str) -> Callable[[Json], Json]:
 
 
 def texts_at(hook: ToolServer) -> list[list[str]]:
-    """What each check asked about."""
+    """The texts of each check that the hook received."""
     return [asked["input"] for _, asked in hook.calls]
 
 
@@ -53,7 +53,7 @@ class GuardedTenant:
         async with self.client() as client, asyncio.timeout(2 * DEADLINE_S):
             while True:
                 reply = await client.post(path, json=asked, headers=headers)
-                # A machine that is slow for a moment makes a gateway refuse what it may not be able to carry.
+                # On a machine that is slow for a moment the gateway may refuse a request as saturated.
                 if reply.status_code != 503 or reply.json()["error"]["code"] != "saturated":
                     return reply
                 await asyncio.sleep(0.1)
@@ -86,7 +86,7 @@ async def guardrail_scene(
     tool_hosts: tuple[str, ...] = (),
     **guardrail: Any,
 ) -> AsyncIterator[GuardrailScene]:
-    """guardrail: its fields."""
+    """guardrail: fields of the guardrail."""
     async with AsyncExitStack() as stack:
         member = await stack.enter_async_context(serving_script(script, engine=engine))
         hook = await stack.enter_async_context(serving_tool(answers=flagging(*flagged)))

@@ -1,4 +1,4 @@
-"""An OpenID provider that signs its own tokens, and answers as a test wants it to."""
+"""An OpenID provider that signs its own tokens, and whose answers a test can change."""
 
 import asyncio
 import base64
@@ -49,28 +49,28 @@ class SigningKey:
 
 @dataclass
 class HostileProvider:
-    """Honest until something is changed."""
+    """Behaves correctly until a test changes something."""
 
     issuer: str = ""
     key: SigningKey = field(default_factory=lambda: SigningKey("first"))
     published: list[SigningKey] = field(default_factory=list)
     discovery: dict[str, Any] = field(default_factory=dict)
-    """In place of what it would say."""
+    """Fields that override those of the discovery document."""
     token: str = ""
-    """The ID token that a code is given for."""
+    """The ID token that is issued for a code."""
     granted: dict[str, Any] = field(default_factory=dict)
-    """Beside it."""
+    """Further fields of the token response, which may override its own."""
     answers: dict[str, Any] = field(default_factory=dict)
-    """By path: what answers in its place."""
+    """Path -> a handler that answers instead."""
     num_asked: dict[str, int] = field(default_factory=dict)
-    """By path."""
+    """Path -> number of requests."""
     headers: dict[str, str] = field(default_factory=dict)
-    """Of its discovery document."""
+    """Headers of the discovery document."""
     codes: dict[str, str] = field(default_factory=dict)
-    """To their challenges; each is good for once."""
+    """Code -> its PKCE challenge; each code can be redeemed once."""
 
     def claims(self, **changed: Any) -> dict[str, Any]:
-        """Of a reader of acme; None takes one out."""
+        """The claims of a reader of the tenant acme, with changes; None removes a claim."""
         now = int(time.time())
         given = {
             **{"iss": self.issuer, "aud": "tiergate", "sub": "rita", "iat": now, "exp": now + 300},
@@ -123,14 +123,14 @@ async def hostile_provider() -> AsyncIterator[HostileProvider]:
 
 @dataclass(frozen=True)
 class Begun:
-    """What a browser was sent to the provider with."""
+    """The parameters with which a browser was sent to the provider."""
 
     state: str
     nonce: str
 
 
 async def begin(provider: HostileProvider, http: httpx.AsyncClient, *, code: str = CODE) -> Begun:
-    """The provider keeps a code for it."""
+    """Start a login; the provider then accepts `code` for it."""
     reply = await http.get("/dashboard/oidc/login", params={"next": "/dashboard/settings"})
     assert reply.status_code == 303, reply.text
     asked = dict(parse_qsl(urlsplit(reply.headers["location"]).query))
@@ -148,13 +148,13 @@ def unsigned(claims: dict[str, Any]) -> str:
 
 
 def altered(token: str, claims: dict[str, Any]) -> str:
-    """Other claims under the signature of a token."""
+    """The token with other claims under its old signature."""
     header, _, signature = token.split(".")
     return ".".join((header, _encode(json.dumps(claims).encode()).decode(), signature))
 
 
 def with_public_key_as_secret(key: SigningKey, claims: dict[str, Any]) -> str:
-    """Which PyJWT itself refuses to make."""
+    """A token signed by HMAC with the public key as the secret, which PyJWT refuses to make."""
     header = {"alg": "HS256", "typ": "JWT", "kid": key.key_id}
     signed = b".".join(_encode(json.dumps(part).encode()) for part in (header, claims))
     return (signed + b"." + _encode(hmac.digest(key.public_pem, signed, "sha256"))).decode()
@@ -170,7 +170,7 @@ async def hang(_request: web.Request) -> web.StreamResponse:
 
 
 async def flood(request: web.Request) -> web.StreamResponse:
-    """50 MB, as a token."""
+    """Answer with a token of 50 MB."""
     response = web.StreamResponse(headers={"content-type": "application/json"})
     await response.prepare(request)
     await response.write(b'{"id_token": "')

@@ -1,6 +1,6 @@
 """A real Apache Kafka for tests and benchmarks: one KRaft node in a process of its own, on free ports.
 
-Needs Java 17 and Maven, which fetches the jars once.
+It needs Java 17, and Maven to download the jars once.
 """
 
 import fcntl
@@ -54,7 +54,7 @@ listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.secu
 
 
 class KafkaBroker:
-    """May be killed, frozen, and started again with what it had on its disk."""
+    """A broker that may be killed, frozen, and started again with the data on its disk."""
 
     def __init__(self, folder: Path, *, user: str = "", password: str = "") -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class KafkaBroker:
         return (self.folder / "log").read_text()
 
     def start(self) -> None:
-        """Returns once it answers. Raises RuntimeError with its log's end."""
+        """Start the broker and wait until it answers. Raises RuntimeError with the end of its log."""
         if not (self.folder / "data").exists():
             self._format()
         with (self.folder / "log").open("ab") as log:
@@ -99,7 +99,7 @@ class KafkaBroker:
             self.start()
 
     def kill(self) -> None:
-        """As a power cut of the process: -9."""
+        """Kill the process with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -112,7 +112,7 @@ class KafkaBroker:
         self._signal(signal.SIGCONT)
 
     def segments(self, topic: str) -> list[bytes]:
-        """What the broker keeps of each of the topic's partitions, as its producers sent it."""
+        """The stored log of each of the topic's partitions, in the form in which producers sent it."""
         folders = sorted((self.folder / "data").glob(f"{topic}-[0-9]*"))
         return [b"".join(path.read_bytes() for path in sorted(folder.glob("*.log"))) for folder in folders]
 
@@ -125,11 +125,11 @@ class KafkaBroker:
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder)
 
     def _answers(self) -> bool:
-        # The port opens before the broker has caught up with its own controller, and answers only after that.
+        # The port opens before the broker has caught up with its controller, but is answered only afterwards.
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.settimeout(1)
-                # ApiVersions, version 0, of a client without a name.
+                # An ApiVersions request, version 0, without a client id.
                 connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
                 return len(connection.recv(4)) == 4
         except OSError:
@@ -147,13 +147,13 @@ def running_kafka(folder: Path, *, user: str = "", password: str = "") -> Iterat
 
 
 def _java(heap_mb: int) -> list[str]:
-    # C1 alone: a broker that lives for seconds is slower with a compiler that optimises, which takes the other core.
+    # Only the C1 compiler: for a broker that lives for seconds, the optimizing compiler only takes the other core.
     quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     return ["java", f"-Xmx{heap_mb}m", *quick, "-cp", _classpath()]
 
 
 def _classpath() -> str:
-    """The jars, which Maven fetches where they are not there yet."""
+    """The class path of the jars, which Maven downloads if they are missing."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise RuntimeError(f"the tests' Kafka needs {program}: apt-get install default-jre-headless maven")

@@ -1,4 +1,4 @@
-"""What tests ask a Kafka broker beside our own clients."""
+"""Queries and changes that tests make at a Kafka broker, apart from our own clients."""
 
 import struct
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def kafka_settings(broker: KafkaBroker, *, topic: str, **fields: Any) -> Gateway
 
 
 def stored_batches(broker: KafkaBroker, topic: str) -> list[StoredBatch]:
-    """As they lie in the broker's log, which is as their producer sent them."""
+    """The batches in the broker's log, which are as their producer sent them."""
     return [batch for segment in broker.segments(topic) for batch in _batches(segment)]
 
 
@@ -73,12 +73,12 @@ def read_all(broker: KafkaBroker, topic: str) -> list[Any]:
 
 
 def read_events(broker: KafkaBroker, topic: str) -> list[Any]:
-    """As `read_all`, less what gateways count beside their events."""
+    """Like `read_all`, without the counts that gateways send beside their events."""
     return [record for record in read_all(broker, topic) if (KIND_HEADER, COUNTS) not in record.headers]
 
 
 def topic_size(server: str, topic: str) -> int:
-    """Records that were ever written there."""
+    """The number of records ever written to the topic."""
     consumer = KafkaConsumer(bootstrap_servers=server, enable_auto_commit=False, metrics_enabled=False)
     try:
         parts = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
@@ -98,7 +98,7 @@ def admin_of(broker: KafkaBroker) -> Iterator[KafkaAdminClient]:
 
 @contextmanager
 def writing_refused(broker: KafkaBroker, topic: str) -> Iterator[None]:
-    """The broker's access rules let nobody write there meanwhile."""
+    """Meanwhile the broker's access rules let nobody write to the topic."""
     rules = [(ACLOperation.ALL, ACLPermissionType.ALLOW), (ACLOperation.WRITE, ACLPermissionType.DENY)]
     everybody, resource = ("User:*", "*"), ResourcePattern(ResourceType.TOPIC, topic)
     everything = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, ResourcePatternFilter(*_of(resource)))

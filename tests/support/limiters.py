@@ -1,4 +1,4 @@
-"""Limiters over a real Valkey, and a ledger that says what a test tells it."""
+"""Limiters with a real Valkey, and a ledger whose values a test sets."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ class KnownLedger:
 async def open_limiter(
     url: str, *, ledger: Ledger | None = None, deadline_s: float = 5.0, **options: Any
 ) -> AsyncIterator[Limiter]:
-    """With its loops beside it, and with a deadline that a busy machine keeps."""
+    """A limiter with its loops running, and with a deadline that even a busy machine meets."""
     async with (
         open_bare_limiter(url, ledger or KnownLedger(), deadline_s=deadline_s, **options) as limiter,
         asyncio.TaskGroup() as group,

@@ -1,4 +1,4 @@
-"""A worker whose device is lost, or short of memory for a moment, when it meets a certain token.
+"""A worker whose device is lost, or briefly short of memory, when a prompt contains a certain token.
 
 python -m tests.support.losing_worker --model ... (as `tiergate worker`)
 """
@@ -22,7 +22,7 @@ LOSES_AT_LAUNCH, LOSES_LATER, LACKS_MEMORY = 13, 14, 15
 
 @dataclass
 class LosingRunner:
-    """Launches ahead, as a GPU does: what a step yields is there when it is waited for."""
+    """Launches ahead, like a GPU: the result of a step is available once it is waited for."""
 
     runner: Runner
     is_lost: bool = False

@@ -1,4 +1,4 @@
-"""Pool members that fail on purpose, and a foreign OpenAI-compatible server: what no worker of ours would do."""
+"""Pool members unlike any worker of ours: ones that fail on purpose, and a foreign OpenAI-compatible server."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -59,7 +59,7 @@ async def serving_member(
 
 @asynccontextmanager
 async def serving_path(path: str, handler: Handler) -> AsyncIterator[str]:
-    """The URL of a server that answers GET of this path alone."""
+    """The URL of a server that answers only GET of this path."""
     app = web.Application()
     app.router.add_get(path, handler)
     async with serving_app(app) as url:

@@ -1,4 +1,4 @@
-"""A gateway with tenants, prices, and usage of May 2026 in a real ClickHouse, for the console's pages about money."""
+"""A gateway with tenants, prices, and usage of May 2026 in a real ClickHouse, for the console's billing pages."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -23,14 +23,14 @@ TOKENS = {"prompt_tokens": 100, "cached_prompt_tokens": 0, "completion_tokens": 
 class Owner:
     id: str
     key: str
-    """Of its administrator."""
+    """The key of the tenant's administrator."""
     reader: str
-    """A key with the scope `usage` alone."""
+    """A key with only the scope `usage`."""
 
 
 @dataclass(frozen=True)
 class MoneyScene:
-    """Each request cost $0.20 as it was billed."""
+    """Each request was billed at $0.20."""
 
     gateway: Gateway
     store: UsageStore
@@ -38,7 +38,7 @@ class MoneyScene:
     other: Owner
 
     def use(self, owner: Owner, *, num: int = 3, at: datetime = MAY, model: str = MODEL) -> list[str]:
-        """The ids of the requests."""
+        """Store usage of `num` requests; returns their ids."""
         events = []
         for second in range(num):
             moment = at + timedelta(seconds=second)
@@ -66,7 +66,7 @@ class MoneyScene:
         return invoice_id
 
     async def actions(self) -> list[str]:
-        """What the audit holds."""
+        """The actions in the audit log."""
         reply = await self.gateway.admin.get("/audit", params={"limit": 1000})
         return [entry["action"] for entry in reply.json()["data"]]
 

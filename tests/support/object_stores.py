@@ -1,4 +1,4 @@
-"""A server that speaks S3, in this process: moto's, over real HTTP."""
+"""An S3 server in this process: moto's, over real HTTP."""
 
 import logging
 from collections.abc import Iterator
@@ -19,20 +19,20 @@ CREDENTIALS = {
 
 @dataclass
 class S3Server:
-    """environment: what a process needs to find it."""
+    """environment: the variables with which a process finds the server."""
 
     server: ThreadedMotoServer
     environment: dict[str, str]
     client: Any
 
     def make_bucket(self) -> str:
-        """A new one's name."""
+        """Create a bucket; returns its name."""
         name = f"bucket-{uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=name)
         return name
 
     def keys(self, bucket: str) -> list[str]:
-        """Of all objects, and of those that are half uploaded."""
+        """The keys of all objects, including those whose upload is not finished."""
         listed = self.client.list_objects_v2(Bucket=bucket).get("Contents", [])
         begun = self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
         return sorted(each["Key"] for each in [*listed, *begun])

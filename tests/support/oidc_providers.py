@@ -1,4 +1,4 @@
-"""npm's `oidc-provider` in a process of its own, and people who log in there as browsers do."""
+"""npm's `oidc-provider` in a process of its own, and browsers that log in there."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ ACCOUNTS: Mapping[str, Mapping[str, Any]] = {
     "nemo": {"email": "nemo@example.com", "email_verified": True, "roles": ["else"], "tenant": "acme"},
     "lost": {"email": "lost@example.com", "email_verified": True, "roles": ["readers"], "tenant": "nowhere"},
 }
-"""By the name that is typed at the provider."""
+"""Name typed at the provider -> its claims."""
 
 
 def oidc_settings(
     folder: Path, valkey: ValkeyProcess, issuer: str, *, host: str = "127.0.0.1", **fields: Any
 ) -> GatewaySettings:
-    """host: as browsers call the gateway."""
+    """host: the gateway's host name in browsers."""
     port = free_port()
     given: dict[str, Any] = {
         "port": port,
@@ -64,13 +64,13 @@ class OidcScene:
 
 @dataclass(frozen=True)
 class Browser(Visit):
-    """Nobody is logged in yet."""
+    """A browser in which nobody is logged in yet."""
 
     seen: list[str] = field(default_factory=list)
-    """URLs that redirects led through."""
+    """The URLs of all redirects that were followed."""
 
     async def log_in(self, name: str, *, next: str = "/dashboard/settings") -> httpx.Response:
-        """Type a name at the provider, where it asks for one; what the console shows at the end."""
+        """Log in, typing the name if the provider asks for one; returns the console's page at the end."""
         reply = await self.follow(await self.http.get("/dashboard/oidc/login", params={"next": next}))
         if reply.url.path.startswith("/interaction/"):
             [form] = forms_of(reply.text)
@@ -79,13 +79,13 @@ class Browser(Visit):
         return reply
 
     async def log_out(self) -> httpx.Response:
-        """Of the console; the page that leads to the provider."""
+        """Log out of the console; returns the answer that leads to the provider."""
         page = await self.page("/dashboard/settings")
         [form] = [form for form in forms_of(page) if form.action.endswith("/logout")]
         return await self.http.post(form.action, data=form.fields)
 
     async def log_out_at_provider(self, url: str) -> httpx.Response:
-        """And say yes there."""
+        """Confirm the logout at the provider."""
         reply = await self.follow(await self.http.get(url))
         [form] = forms_of(reply.text)
         said = {**form.fields, "logout": "yes"}
@@ -123,7 +123,7 @@ async def _provider(folder: Path, given: Mapping[str, Any]) -> AsyncIterator[Non
     await asyncio.to_thread(folder.mkdir)
     script = folder / "oidc_provider.mjs"
     shutil.copy(Path(__file__).parent / script.name, script)
-    # Modules are looked for beside the script.
+    # Node looks for modules beside the script.
     (folder / "node_modules").symlink_to(packages)
     process = await asyncio.create_subprocess_exec(
         "node", str(script), json.dumps(given), stdout=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""A small collector of OpenTelemetry traces, over real HTTP."""
+"""A small OpenTelemetry trace collector, over real HTTP."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 class Collector:
     url: str = ""
     received: list[bytes] = field(default_factory=list)
-    """Bodies, as they came."""
+    """The request bodies, in order."""
 
     @property
     def spans(self) -> list[Span]:
@@ -40,7 +40,7 @@ class Collector:
         }
 
     def named(self, name: str) -> list[Span]:
-        """By when they began."""
+        """The spans of this name, ordered by start time."""
         return sorted((span for span in self.spans if span.name == name), key=lambda span: span.start_time_unix_nano)
 
 

@@ -1,5 +1,5 @@
-"""An engine whose process may take little more memory than it has: prints what becomes of a long prompt, then of a
-short one. In a process of its own, for the limit stays.
+"""An engine whose process may use little more memory than it already has. It prints the result of a long prompt, then
+of a short one. This is a process of its own, since the limit cannot be lifted.
 
 python -m tests.support.out_of_memory CHECKPOINT
 """

@@ -1,4 +1,4 @@
-"""Adapters as peft saves them, and what peft itself answers with them."""
+"""Adapters saved by peft, and peft's own answers with them."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def save_by_peft(model: Any, root: Path, index: int) -> Path:
-    """As peft saves it, of another rank and for other modules each; B is made random, for it begins at zero."""
+    """Save an adapter by peft, with a rank and modules drawn by `index`. B is made random, since it begins at zero."""
     rng = random.Random(index)
     rank = rng.choice([1, 2, 4, 8, 12, 16, 24, 32, 64])
     config = LoraConfig(
@@ -35,7 +35,7 @@ def save_by_peft(model: Any, root: Path, index: int) -> Path:
 
 
 def greedy(model: Any, prompt: list[int], num_tokens: int) -> tuple[list[int], float]:
-    """The tokens, and by how much the least certain of them led."""
+    """The greedy tokens, and the smallest lead of a chosen token over the second best, in logits."""
     ids, lead = list(prompt), float("inf")
     with torch.inference_mode():
         for _ in range(num_tokens):
@@ -53,8 +53,10 @@ def count_equal(
     num_tokens: int,
     shown: Callable[[list[int]], object] = list,
 ) -> int:
-    """Assert that every answer (adapter, prompt, tokens as `shown`) is peft's in float32; how many could be
-    compared."""
+    """Assert that every answer (adapter, prompt, tokens as `shown`) equals peft's in float32.
+
+    Returns how many answers could be compared.
+    """
     first, *others = folders
     base = LlamaForCausalLM.from_pretrained(checkpoint)
     peft_model = PeftModel.from_pretrained(base, folders[first], first).eval()
@@ -68,7 +70,7 @@ def count_equal(
         else:
             with peft_model.disable_adapter():
                 expected, lead = greedy(peft_model, prompt, num_tokens)
-        # Where the two best tokens are as good as equal, float32 does not say which is the better.
+        # If the two best tokens are nearly equal, float32 cannot tell which is better.
         if lead > 1e-3:
             assert answer == shown(expected), name
             num_compared += 1

@@ -24,7 +24,7 @@ class Platform:
     data_dir: Path
     log_path: Path
     base_url: str
-    """With `/v1`, as the OpenAI client wants it."""
+    """Includes `/v1`, as the OpenAI client requires."""
     admin_key: str
     enterprise_key: str
     free_key: str
@@ -63,9 +63,10 @@ class Platform:
 
 
 def start_platform(data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Platform:
-    """Start `tiergate up` and wait until it is ready; raises with the log's end if it does not become so.
+    """Start `tiergate up` and wait until it is ready. Raises RuntimeError with the end of its log.
 
-    env: settings on top of none."""
+    env: its only TIERGATE_ variables; those of this process are removed.
+    """
     ready_path, log_path = data_dir.with_suffix(".ready.json"), data_dir.with_suffix(".log")
     ready_path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tiergate", "up", "--data-dir", str(data_dir), "--port", str(free_port())]

@@ -1,4 +1,4 @@
-"""Ports for real servers: test processes that run at the same time never get the same one."""
+"""Ports for real servers. Test processes that run at the same time never get the same port."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-# Below those that the kernel gives to outgoing connections: one of them may take a port before its server has started.
+# Below the ephemeral ports: an outgoing connection could take one of those before the server has started.
 _PORTS = range(15_000, 32_000)
 _CLAIMS = Path(tempfile.gettempdir()) / f"tiergate-test-ports-{os.getuid()}"
 _claimed: list[int] = []
@@ -16,15 +16,15 @@ _claimed: list[int] = []
 
 
 def free_port() -> int:
-    """Nobody listens there, and no other test process is given it while this one lives."""
+    """A port where nobody listens, and which no other test process gets while this one lives."""
     _CLAIMS.mkdir(exist_ok=True)
-    # Not the generator that tests seed.
+    # Not the default generator, which tests may seed.
     candidates = random.SystemRandom().sample(_PORTS, k=1000)
     return next(port for port in candidates if _is_free(port) and _is_claimed(port))
 
 
 def _is_claimed(port: int) -> bool:
-    """Whether the claim is ours now."""
+    """Try to claim the port; returns whether it is ours now."""
     descriptor = os.open(_CLAIMS / str(port), os.O_CREAT | os.O_RDWR, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

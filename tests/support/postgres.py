@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, in a process of its own, where its binaries are installed."""
+"""A real PostgreSQL for tests, in a process of its own, if its binaries are installed."""
 
 import os
 import shutil

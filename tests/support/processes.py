@@ -1,4 +1,4 @@
-"""Small real processes for the supervisor, and a place where their lines can be awaited."""
+"""Small real processes for the supervisor, and a console whose lines can be awaited."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ def python(name: str, code: str, *, probe: Probe | None = None, stop_within_s: f
 
 
 class Lines(Console):
-    """Keeps what is printed, so that a test can wait for it."""
+    """Keeps all printed lines, so that a test can wait for one."""
 
     def __init__(self) -> None:
         self.stream = io.StringIO()
@@ -35,7 +35,7 @@ class Lines(Console):
 
 
 async def until(condition: Callable[[], object], *, what: str) -> None:
-    """Polls what other processes do; raises AssertionError after the deadline."""
+    """Poll until the condition is true; raises AssertionError after the deadline."""
     for _ in range(int(DEADLINE_S / 0.02)):
         if condition():
             return
@@ -44,7 +44,7 @@ async def until(condition: Callable[[], object], *, what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is not."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:

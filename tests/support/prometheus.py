@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, with the configuration that is deployed and other addresses in it."""
+"""A real Prometheus for tests, with the deployed configuration except for its addresses."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ DEADLINE_S = 60
 
 
 def binary(name: str) -> str:
-    """`prometheus` or `promtool`, as Debian's package `prometheus` brings them."""
+    """The path of `prometheus` or `promtool`, both of which are in Debian's package `prometheus`."""
     found = shutil.which(name)
     if found is None:
         if os.environ.get("CI") == "true":
@@ -57,7 +57,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(folder: Path, targets: Mapping[str, Sequence[str]], *, key: str) -> Iterator[Prometheus]:
-    """Scrapes every second. targets: addresses by the name of the job, for every job of the deployed configuration."""
+    """Scrapes every second. targets: job name -> addresses, for every job of the deployed configuration."""
     port = free_port()
     (folder / "key").write_text(key)
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())

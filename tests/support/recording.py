@@ -1,4 +1,4 @@
-"""An engine whose logprobs are kept, request by request."""
+"""An engine that records the logprobs of each request."""
 
 import asyncio
 import random
@@ -26,9 +26,9 @@ NUM_OUTPUT = 12
 
 @dataclass
 class RecordingRunner:
-    """A runner that keeps every request's logprobs: [vocab] for each token that it was to choose.
+    """A runner that records the logprobs of every request: [vocab] for each output token.
 
-    offset is added to the logits of one token id: what a mistake would do.
+    offset: added to the logits of one token id, to simulate a mistake.
     """
 
     runner: Runner
@@ -62,7 +62,7 @@ class Recorder:
     runner: RecordingRunner
 
     async def run(self, request: EngineRequest) -> Recorded:
-        # The same prompt, told apart from earlier runs of it.
+        # A new id distinguishes this run from earlier runs of the same request.
         request = replace(request, request_id=make_request([]).request_id)
         token_ids = await collect(self.engine, request)
         return Recorded(token_ids, torch.stack(self.runner.logprobs[request.request_id]))

@@ -1,4 +1,4 @@
-"""A worker that serves over a real socket, in a thread with an event loop of its own."""
+"""A worker that serves on a real socket, in a thread with an event loop of its own."""
 
 import asyncio
 import socket
@@ -43,7 +43,7 @@ class RunningWorker:
 
 @contextmanager
 def running_worker(model: Path, **options: Any) -> Iterator[RunningWorker]:
-    """Yields once it has proven ready; afterwards asserts that it ended cleanly with every block free."""
+    """Yields once the worker is ready; afterwards asserts that it ended cleanly with all blocks free."""
     options = {"name": "tiny", "num_threads": 1, "drain_grace_s": 5.0} | options
     settings = WorkerSettings(model=model, port=0, **options)
     with listen(settings) as listener:
@@ -51,7 +51,7 @@ def running_worker(model: Path, **options: Any) -> Iterator[RunningWorker]:
 
 
 def _transport(uds: Path | None) -> httpx.HTTPTransport:
-    # The socket is bound already, so that the first call waits in the backlog or is refused for a moment only.
+    # The socket is already bound, so the first call waits in the backlog, or is refused only for a moment.
     return httpx.HTTPTransport(retries=10, uds=None if uds is None else str(uds))
 
 

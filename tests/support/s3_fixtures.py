@@ -13,7 +13,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server that `s3://` URLs lead to."""
+    """The server to which `s3://` URLs refer."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return s3_server

@@ -1,4 +1,4 @@
-"""A real checkpoint that always says the same: each token's only likely successor is the next one of a script."""
+"""A real checkpoint that always gives the same answer: each token's only likely successor is the next of a script."""
 
 import itertools
 from collections.abc import Collection
@@ -14,10 +14,11 @@ _HIDDEN = 512
 
 
 def make_scripted_checkpoint(folder: Path, script: list[str], *, special: Collection[str] = ()) -> Path:
-    """After the prompt of a chat comes `script`, then the end of the turn.
+    """Make a checkpoint that answers every chat prompt with `script`, then ends the turn.
 
-    Each string becomes one token, unless it is unknown text that the byte-level tokenizer splits; no token twice.
-    special: those that are control tokens.
+    Each string of several characters becomes one token; the byte-level tokenizer may split a single character. No token
+    may occur twice.
+    special: those strings that are control tokens.
     """
     make_tiny_checkpoint(folder, hidden_size=_HIDDEN, num_layers=1, tie_word_embeddings=False, vocab_size=_HIDDEN)
     path = str(folder / "tokenizer.json")
@@ -31,7 +32,7 @@ def make_scripted_checkpoint(folder: Path, script: list[str], *, special: Collec
 
 
 def poison(folder: Path, part: str) -> None:
-    """Make the computation after `part` of the script break: its embedding is not a number."""
+    """Make the computation after `part` of the script fail, by an embedding of NaN."""
     path = folder / "model.safetensors"
     weights = load_file(path)
     token_id = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(part)
@@ -48,7 +49,7 @@ def _chain(tokenizer: Tokenizer, script: list[str]) -> list[int]:
 
 
 def _write_weights(folder: Path, chain: list[int]) -> None:
-    """Layers that add nothing, one-hot embeddings, and a head that maps each token to its successor."""
+    """Write layers that add nothing, one-hot embeddings, and a head that maps each token to its successor."""
     path = folder / "model.safetensors"
     weights = load_file(path)
     for name, weight in weights.items():

@@ -1,4 +1,4 @@
-"""A pool's member that says what a script has, in the form of a worker of ours or of a foreign server."""
+"""A pool member that answers by a script, in the format of our own worker or of a foreign server."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer: pieces of text, then calls by name and arguments."""
+    """One answer: pieces of text, then calls as (name, arguments)."""
 
     texts: Sequence[str] = ()
     calls: Sequence[tuple[str, str]] = ()
@@ -57,7 +57,7 @@ class ScriptedMember:
     bodies: list[Json] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     interrupt: Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None = None
-    """Comes before an answer, or instead of it."""
+    """Called before each answer; a response that it returns replaces the answer."""
 
     @property
     def pools(self) -> Json:

@@ -66,7 +66,7 @@ async def scene(
     tier: Json | None = None,
     **settings: Any,
 ) -> AsyncIterator[Scene]:
-    """tool: how its server is; registered: fields of its registration; tier: limits of the tenant's tier."""
+    """tool: fields of the tool's server; registered: fields of its registration; tier: changes of the tenant's tier."""
     async with AsyncExitStack() as stack:
         member = await stack.enter_async_context(serving_script(script, engine=engine))
         server = await stack.enter_async_context(serving_tool(**(tool or {})))

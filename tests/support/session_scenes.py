@@ -31,7 +31,7 @@ class SessionScene:
         async with self.client() as client, asyncio.timeout(2 * DEADLINE_S):
             while True:
                 reply = await client.post("/chat/completions", json=body | fields, headers=headers)
-                # A machine that is slow for a moment makes a gateway refuse what it may not be able to carry.
+                # On a machine that is slow for a moment the gateway may refuse a request as saturated.
                 if reply.status_code != 503 or reply.json()["error"]["code"] != "saturated":
                     return reply
                 await asyncio.sleep(0.1)
@@ -52,7 +52,7 @@ class SessionScene:
         assert reply.status_code == 200, reply.text
 
     def seen(self, number: int = -1) -> list[tuple[str, Any]]:
-        """Of a request that the member got: who said what."""
+        """The (role, content) pairs of the messages in a request that the member received."""
         return [(each["role"], each["content"]) for each in self.member.bodies[number]["messages"]]
 
 

@@ -1,4 +1,4 @@
-"""A scheduler that runs with counting in place of a model."""
+"""A scheduler that runs with a counter in place of a model."""
 
 from dataclasses import dataclass, field
 
@@ -39,7 +39,7 @@ def make_sequence(
 
 @dataclass
 class Simulation:
-    """Runs a scheduler; every sequence's token is its position, so that recomputing gives the same content."""
+    """Runs a scheduler. Every generated token is its position, so recomputing a sequence gives the same content."""
 
     scheduler: Scheduler = field(
         default_factory=lambda: Scheduler(BlockPool(NUM_BLOCKS), max_num_seqs=MAX_SEQS, max_batched_tokens=BUDGET)
@@ -63,7 +63,7 @@ class Simulation:
         return chunks
 
     def run_dry(self, max_steps: int = 3000) -> int:
-        """Step until nothing is left; how many steps it took."""
+        """Step until nothing is left; returns the number of steps."""
         for i in range(max_steps):
             if not self.step():
                 return i

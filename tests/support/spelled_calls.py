@@ -1,4 +1,4 @@
-"""Random tool calls, spelled as each format's models spell them."""
+"""Random tool calls, written as the models of each format write them."""
 
 import json
 import random
@@ -99,6 +99,6 @@ _SPELLERS: dict[ToolFormat, Callable[[list[Call], random.Random], str]] = {
 
 
 def parse_all(tool_format: ToolFormat, names: Collection[str], text: str) -> list[Part]:
-    """Of a whole answer."""
+    """All parts of a whole answer."""
     parser = make_parser(tool_format, names)
     return parser.add(text) + parser.flush()

@@ -1,4 +1,4 @@
-"""Adapters put into a store as the gateway does, from a folder in PEFT's format."""
+"""Puts an adapter from a folder in PEFT's format into a store, as the gateway does."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.support.adapter_files import in_chunks
 
 
 async def store_adapter(url: str, folder: Path) -> str:
-    """Its digest."""
+    """Store the adapter; returns its digest."""
     store = ArtifactStore(url)
     config, weights = (folder / CONFIG_FILE).read_bytes(), (folder / WEIGHTS_FILE).read_bytes()
     async with store.staging(config, in_chunks(weights)) as staged:

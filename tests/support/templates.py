@@ -1,4 +1,4 @@
-"""Chat templates in the manner of the common model families, and what each needs of a vocabulary."""
+"""Chat templates in the style of common model families, and the tokens that each needs."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Style:
-    """special, plain: added tokens with and without the flag, beside `<s>`, `</s>` and `<unk>`."""
+    """special, plain: added tokens with and without the special flag, in addition to `<s>`, `</s>` and `<unk>`."""
 
     name: str
     template: str
@@ -40,7 +40,7 @@ class Style:
         return Bundle(tokenizer, template, max_model_len=None, allow_special_tokens=allow_special_tokens)
 
     def theirs(self) -> PreTrainedTokenizerFast:
-        """The same in transformers."""
+        """The same tokenizer and template in transformers."""
         inner = tokenizers.Tokenizer.from_str(self.tokenizer_json())
         found = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
         found.chat_template = self.template

@@ -1,4 +1,4 @@
-"""Tiers for tests: no limits but those that a test names."""
+"""Tiers for tests, with no limits except those that a test sets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Servers that tools are at: honest ones, and those that would harm whoever calls them."""
+"""Servers of tools: honest ones, and hostile ones that try to harm their callers."""
 
 import asyncio
 import gzip
@@ -19,14 +19,14 @@ Answer = Callable[[Any], Awaitable[web.StreamResponse]]
 
 @dataclass
 class ToolServer:
-    """What it was asked, and how it answers: by default with what it was sent."""
+    """Records its calls. `answers` makes the answer from the arguments; by default it returns them."""
 
     url: str = ""
     answers: Callable[[Any], Any] = lambda arguments: arguments
     calls: list[tuple[dict[str, str], Any]] = field(default_factory=list)
-    """Headers, in lower case, and arguments."""
+    """(headers with names in lower case, arguments) of each call."""
     is_stuck: bool = False
-    """It does not answer, until the client leaves."""
+    """The server does not answer, so that the client has to leave."""
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
     was_left: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -57,7 +57,10 @@ async def serving_tool(**fields: Any) -> AsyncIterator[ToolServer]:
 
 @dataclass
 class HostileServer:
-    """Speaks raw bytes: the path says how. `num_bytes`: sent so far; `num_hits`: of its path `/forbidden`."""
+    """Sends raw bytes; the path selects the misbehaviour.
+
+    num_bytes: bytes sent so far. num_hits: requests of the path `/forbidden`.
+    """
 
     url: str = ""
     num_bytes: int = 0

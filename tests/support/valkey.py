@@ -14,7 +14,7 @@ START_DEADLINE_S = 20
 
 
 class ValkeyProcess:
-    """May be stopped and started again on the same port, empty, as after a crash without persistence."""
+    """May be stopped and started again on the same port, then empty, as after a crash without persistence."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,7 +44,7 @@ class ValkeyProcess:
                 time.sleep(0.01)
 
     def pause(self) -> None:
-        """Hang: connections stay open, and what is sent meanwhile is read after `resume`."""
+        """Freeze the process: connections stay open, and data sent meanwhile is read after `resume`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -53,7 +53,7 @@ class ValkeyProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def cpu_s(self) -> float:
-        """What it has computed so far."""
+        """The CPU seconds that the process has used so far."""
         assert self._process is not None
         return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
 

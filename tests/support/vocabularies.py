@@ -1,4 +1,4 @@
-"""Small tokenizers of the two families, trained in place."""
+"""Small tokenizers of several families, trained on the spot."""
 
 import json
 
@@ -15,7 +15,7 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>"]
 
 
 def make_byte_level() -> text.tokenizer.Tokenizer:
-    """Like Llama 3 and Qwen; few merges, so that most characters outside ASCII are split over tokens."""
+    """Like Llama 3 and Qwen. It has few merges, so that most non-ASCII characters are split over several tokens."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -33,7 +33,7 @@ def make_byte_level() -> text.tokenizer.Tokenizer:
 
 
 def make_sentencepiece() -> text.tokenizer.Tokenizer:
-    """Like Llama 2 and Mistral: words begin with a mark for the space, unknown characters become byte tokens."""
+    """Like Llama 2 and Mistral: words begin with a mark for the space, and unknown characters become byte tokens."""
     inner = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     inner.decoder = decoders.Sequence(
@@ -41,7 +41,7 @@ def make_sentencepiece() -> text.tokenizer.Tokenizer:
     )
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=SPECIAL + byte_tokens, show_progress=False)
-    # Trained on plain letters, so that everything else falls back to bytes.
+    # Trained only on plain letters, so that everything else falls back to bytes.
     inner.train_from_iterator(["the quick brown fox jumps over the lazy dog a b c d " * 3], trainer)
     spelled = json.loads(inner.to_str())
     spelled["added_tokens"] = [token for token in spelled["added_tokens"] if token["content"] in SPECIAL]
@@ -59,7 +59,7 @@ def make_word_pieces() -> text.tokenizer.Tokenizer:
 
 
 def make_unigram() -> text.tokenizer.Tokenizer:
-    """Like T5: the control tokens stand in the vocabulary, as any piece does."""
+    """Like T5: the control tokens are part of the vocabulary, like any other piece."""
     pieces = [(token, 0.0) for token in SPECIAL] + [(char, -9.0) for char in sorted(set("".join(CORPUS)))]
     inner = Tokenizer(models.Unigram(pieces, unk_id=SPECIAL.index("<unk>")))
     inner.decoder = decoders.Fuse()
@@ -73,7 +73,7 @@ def wrap(inner: Tokenizer) -> text.tokenizer.Tokenizer:
 
 
 def add_tokens(tokenizer_json: str, tokens: list[AddedToken]) -> str:
-    """With more tokens, flagged as special or not as they say."""
+    """The tokenizer with more tokens, special or not by their flags."""
     inner = Tokenizer.from_str(tokenizer_json)
     inner.add_special_tokens([token for token in tokens if token.special])
     inner.add_tokens([token for token in tokens if not token.special])

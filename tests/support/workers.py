@@ -30,7 +30,7 @@ class WorkerProcess:
         options: tuple[str, ...] = (),
         drain_grace_s: float = 30,
     ) -> None:
-        """model: a checkpoint that is there already. options: further ones of `tiergate worker`."""
+        """model: an existing checkpoint. options: further options of `tiergate worker`."""
         self.pool = pool
         self.model_id = f"tiny-{pool}"
         self._port = free_port()

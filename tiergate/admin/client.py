@@ -12,12 +12,13 @@ from tiergate.failure import Failure
 Json = dict[str, Any]
 TIMEOUT_S = 30.0
 UPLOAD_ANSWER_S = 600.0
-"""The gateway may still be putting gigabytes into its store when it has them all."""
+"""How long to wait for the answer to an upload: having received all of it, the gateway may still be writing gigabytes
+to its object store."""
 PAGE = 1000
 
 
 class ApiError(Failure):
-    """The gateway refused; the message is its own."""
+    """The gateway refused the request; the message is the gateway's."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, exit_code=1)
@@ -25,7 +26,10 @@ class ApiError(Failure):
 
 
 class AdminClient:
-    """`base_url` may end in `/v1`, as OpenAI's clients want it. Raises ApiError, and Failure when nothing answers."""
+    """Client of the admin API. `base_url` may end in `/v1`, as OpenAI's clients require.
+
+    Calls raise ApiError if the gateway refuses, and Failure if nothing answers.
+    """
 
     def __init__(self, base_url: str, admin_key: str) -> None:
         origin = base_url.rstrip("/").removesuffix("/v1")
@@ -60,7 +64,7 @@ class AdminClient:
         return self._send("GET", path, params=query).content
 
     def download_to(self, target: BinaryIO, path: str, **query: Any) -> None:
-        """As it comes, however long it is."""
+        """Write the answer to `target` while it arrives, so its size is not bounded by memory."""
         try:
             with self._http.stream("GET", path, params=_sent(query)) as response:
                 if response.is_error:
@@ -72,7 +76,7 @@ class AdminClient:
             raise self._silent(error) from error
 
     def upload(self, method: str, path: str, fields: Mapping[str, str], files: Mapping[str, BinaryIO]) -> Json:
-        """A form whose files are read while they are sent, in order."""
+        """Send a form with files. They are read while they are sent, in order."""
         timeout = httpx.Timeout(TIMEOUT_S, read=UPLOAD_ANSWER_S)
         named = {name: (Path(file.name).name, file) for name, file in files.items()}
         return self._call(method, path, data=dict(fields), files=named, timeout=timeout)

@@ -108,7 +108,7 @@ def _id(client: "AdminClient", key: str) -> str:
 def _terms(
     models: list[str] | None, networks: list[str] | None, expires_at: str | None, limits: list[str] | None
 ) -> dict[str, Any]:
-    """Those that were given; `any` and `never` take a restriction back."""
+    """The fields for the options that were given; `any` and `never` remove a restriction."""
     found: dict[str, Any] = {}
     for field, values in (("allowed_models", models), ("allowed_networks", networks)):
         if values:

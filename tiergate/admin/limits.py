@@ -1,4 +1,4 @@
-"""Limits on the command line: `requests_per_minute=60`, and `null` for what holds without them."""
+"""Limits on the command line: `requests_per_minute=60`; `null` removes a limit, and what holds without it applies."""
 
 import json
 from collections.abc import Sequence

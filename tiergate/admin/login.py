@@ -23,7 +23,7 @@ def login(
     """
     from tiergate.admin.client import AdminClient
 
-    # From a pipe or a terminal, never from the arguments, which everybody on the machine sees.
+    # From a pipe or a terminal, never from the arguments, which every user of the machine can read.
     key = typer.prompt("Admin key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     key = key.strip()
     if not key:

@@ -1,4 +1,4 @@
-"""Options of every admin command, and the client that they make."""
+"""The options of every admin command, and the client made from them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def connect(base_url: str, admin_key: str) -> "AdminClient":
-    """Without a key to the platform that one has logged in to. Raises Failure."""
+    """A client of the platform at `base_url`; without a key, of the platform of the chosen profile. Raises Failure."""
     from tiergate.admin.client import AdminClient
     from tiergate.admin.profiles import chosen_profile
 
@@ -35,7 +35,7 @@ def connect(base_url: str, admin_key: str) -> "AdminClient":
 
 
 def tenant_id(client: "AdminClient", name_or_id: str) -> str:
-    """A tenant may be named instead of numbered. Raises Failure when there is none of that name."""
+    """The id of the tenant with this name or id. Raises Failure if no tenant has the name."""
     try:
         return str(UUID(name_or_id))
     except ValueError:
@@ -46,8 +46,10 @@ def tenant_id(client: "AdminClient", name_or_id: str) -> str:
 
 
 def row_id(client: "AdminClient", path: str, name_or_id: str, *, noun: str, tenant: str | None = None) -> str:
-    """The id of what is named in the list at `path`. tenant: only its own. Raises Failure for no such name, and for one
-    that several have."""
+    """The id of the row with this name or id in the list at `path`. tenant: search only this tenant's rows.
+
+    Raises Failure if no row, or more than one, has the name.
+    """
     try:
         return str(UUID(name_or_id))
     except ValueError:
@@ -66,5 +68,5 @@ def row_id(client: "AdminClient", path: str, name_or_id: str, *, noun: str, tena
 
 
 def given(**fields: Any) -> Mapping[str, Any]:
-    """The fields that were given; the others stay as they are."""
+    """The fields that were given; all others keep their values."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -8,7 +8,7 @@ from typing import Any
 
 Row = Mapping[str, Any]
 _MONEY = "_nanousd"
-"""Names of amounts in 1e-9 dollars, which people read as dollars; JSON has them as they are."""
+"""The suffix of amounts in 1e-9 dollars. Tables show them in dollars, JSON unchanged."""
 
 
 def show_rows(rows: Iterable[Row], columns: Sequence[str] | None = None, *, as_json: bool) -> None:
@@ -34,8 +34,10 @@ def show_row(row: Row, *, as_json: bool) -> None:
 
 
 def fitted(cells: Sequence[Sequence[str]], *, width: int) -> str:
-    """A table for a terminal of `width` columns, with the heads in the first row; rows one field a line where it is too
-    narrow for a table that can be read."""
+    """A table for a terminal of `width` columns. cells: the heads first, then the rows.
+
+    If the terminal is too narrow for a table, each row is printed with one field per line.
+    """
     heads, *rows = cells
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if sum(widths) + 3 * len(widths) + 1 > width:
@@ -54,7 +56,7 @@ def _cell(value: Any, *, is_money: bool = False) -> str:
 
 
 def _dollars(nanousd: int) -> str:
-    """To the last digit that is there, and at least to the cent."""
+    """Every significant digit, but at least two decimals."""
     whole, rest = divmod(abs(nanousd), 1_000_000_000)
     digits = f"{rest:09}".rstrip("0").ljust(2, "0")
     return f"{'-' if nanousd < 0 else ''}${whole:,}.{digits}"

@@ -1,4 +1,4 @@
-"""Platforms that one has logged in to: address and key by name, in a file that nobody else can read."""
+"""Platforms the user has logged in to: address and key by profile name, in a file that only its owner can read."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def profiles_path() -> Path:
 
 
 def read_profiles() -> Profiles:
-    """Raises Failure for a file that others may read, or that cannot be read."""
+    """Raises Failure if other users may read the file, or if it cannot be read."""
     path = profiles_path()
     try:
         with path.open(encoding="utf-8") as file:
@@ -51,7 +51,7 @@ def read_profiles() -> Profiles:
 
 
 def write_profiles(profiles: Profiles) -> None:
-    """Whole or not at all. Raises Failure."""
+    """Replace the file atomically. Raises Failure."""
     path = profiles_path()
     text = json.dumps(
         {"current": profiles.current, "profiles": {name: asdict(of) for name, of in profiles.by_name.items()}}, indent=2
@@ -67,7 +67,7 @@ def write_profiles(profiles: Profiles) -> None:
 
 
 def chosen_profile() -> Profile | None:
-    """TIERGATE_PROFILE's, else the one logged in to last; None where there is none. Raises Failure."""
+    """The profile named by TIERGATE_PROFILE, otherwise the current one; None if there is none. Raises Failure."""
     profiles = read_profiles()
     asked = os.environ.get("TIERGATE_PROFILE")
     if asked and asked not in profiles.by_name:

@@ -129,7 +129,7 @@ def delete_tool(tool: Tool, base_url: BaseUrl = DEFAULT_BASE_URL, admin_key: Adm
 
 
 def _find(client: "AdminClient", name_or_id: str) -> dict[str, Any]:
-    """Raises Failure where none, or several tenants' have this name."""
+    """Raises Failure if no tool has this name, or if tools of several tenants have it."""
     found = [row for row in client.rows("/tools") if name_or_id in (row["id"], row["name"])]
     if len(found) != 1:
         raise Failure(f"there {'is no tool' if not found else 'are several tools'} {name_or_id!r}; `tool list` has ids")

@@ -1,4 +1,4 @@
-"""An adapter's folder, sent to the gateway with a bar that tells how far it is."""
+"""Uploads an adapter's folder to the gateway, with a progress bar."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def upload(
 
 
 class _Told:
-    """A file that tells how much of it was read."""
+    """A file that reports how many bytes each read returned."""
 
     def __init__(self, file: BinaryIO, note: Callable[[int], None]) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class _Told:
 
 @contextmanager
 def _progress(what: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
-    """On stderr, so that what a script reads stays clean."""
+    """A progress bar on stderr, so that stdout holds nothing but the result."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -81,7 +81,10 @@ def _check(folder: Path) -> None:
 
 
 def _base_model(client: AdminClient, folder: Path) -> str:
-    """What the config names, where that is a model of the platform, or the only one that there is."""
+    """The model that the adapter's config names if the platform has it, otherwise the platform's only chat model.
+
+    Raises Failure if there is neither.
+    """
     try:
         named = json.loads((folder / CONFIG_FILE).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:

@@ -1,1 +1,1 @@
-"""An installation in one file, taken while it runs, and put back into an empty one."""
+"""Backs up a running installation into one file, and restores it into an empty one."""

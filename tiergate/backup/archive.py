@@ -1,6 +1,6 @@
-"""The file: a tar in a zstd frame, and a seal in a frame of the kind that decompressors skip.
+"""The backup file: a tar in a zstd frame, then a seal in a skippable frame, which decompressors ignore.
 
-So `tar --zstd -xf` reads a backup, and one SHA-256 vouches for every byte of it, those of the compression included.
+So `tar --zstd -xf` reads a backup, and one SHA-256 covers every byte of the file, the compression's included.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from tiergate.failure import Failure
 FORMAT = 1
 _SKIPPABLE, _ZSTD = 0x184D2A5A, b"\x28\xb5\x2f\xfd"
 _SEAL = struct.Struct("<II16sI")
-"""Magic and length, as zstd wants them, our name and the version of the format; the SHA-256 of all before follows."""
+"""Magic and length of the skippable frame, our name, and the format version; then comes the SHA-256 of all before."""
 _NAME = b"tiergate-backup\0"
 _DIGEST_BYTES = 32
 _LEVEL = 3
@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 
 
 class ArchiveWriter:
-    """Members one after another, then `finish`. Raises OSError where the disk takes no more."""
+    """Takes members one after another, then `finish`. Raises OSError, for example if the disk is full."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -37,7 +37,7 @@ class ArchiveWriter:
         self.members: dict[str, Member] = {}
 
     def add(self, name: str, size: int, blocks: Iterable[bytes]) -> None:
-        """Raises Failure where the blocks are not `size` bytes: what was copied has changed meanwhile."""
+        """Raises Failure if the blocks do not add up to `size` bytes: the source changed while it was copied."""
         self.members[name] = Member(size, self._write(name, size, blocks))
 
     def finish(self, manifest: Manifest) -> None:
@@ -65,7 +65,7 @@ class ArchiveWriter:
 
 
 def check_seal(path: Path, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
-    """Raises Failure for what is no backup, is cut short, is damaged or of a newer format; OSError."""
+    """Raises Failure if the file is no backup, is truncated, damaged or of a newer format; OSError on a read error."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(len(_ZSTD)) != _ZSTD:
@@ -90,7 +90,10 @@ def check_seal(path: Path, *, on_progress: Callable[[int], None] = lambda _: Non
 
 
 def read_members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Name, size and content of each, the manifest last; read the content before the next. Raises Failure."""
+    """Name, size and content of each member, the manifest last. Raises Failure.
+
+    Read a member's content before asking for the next member.
+    """
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as plain:
         try:
             with tarfile.open(fileobj=plain, mode="r|") as archive:
@@ -104,7 +107,10 @@ def read_members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def verify(path: Path, *, on_progress: Callable[[int], None] = lambda _: None) -> Manifest:
-    """Every byte, every member against the manifest, and nothing else. Raises Failure or OSError."""
+    """Check the seal over all bytes, and that the members are exactly those of the manifest.
+
+    Raises Failure or OSError.
+    """
     check_seal(path, on_progress=on_progress)
     found: dict[str, Member] = {}
     manifest = None
@@ -129,7 +135,7 @@ def _decode(path: Path, encoded: bytes) -> Manifest:
 
 
 class _Through:
-    """A file that somebody else sees, too."""
+    """A file that also passes every block written to `see`."""
 
     def __init__(self, file: BinaryIO, see: Callable[[bytes], None]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""What the database, the disk or the object store says against it, as one line."""
+"""Errors of the database, the disk and the object store, as one-line failures."""
 
 import sqlite3
 from collections.abc import Iterator

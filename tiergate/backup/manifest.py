@@ -1,4 +1,4 @@
-"""What a backup says about itself: the last member of its archive."""
+"""The manifest of a backup, which is the last member of its archive."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,21 +19,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     taken_at: datetime
     tiergate_version: str
     revision: str
-    """Of the relational database's schema."""
+    """The revision of the relational database's schema."""
     database: str
-    """The dialect it was taken from, which it need not be restored into."""
+    """The dialect of the database that was backed up. The backup can be restored into another one."""
     pepper_ids: tuple[str, ...]
-    """Of all that keys may be hashed with, as hexadecimal digits."""
+    """The ids, in hexadecimal, of all peppers that keys may be hashed with."""
     has_objects: bool
-    """False: the object store was left to its own backups."""
+    """False: the backup has no objects, because the object store has backups of its own."""
     rows: Mapping[str, int]
-    """By table."""
+    """The number of rows of each table."""
     outboxes: Mapping[str, int]
-    """By incarnation: usage events that waited, and requests that were under way."""
+    """For each incarnation, the number of waiting usage events and of requests under way, added up."""
     missing_objects: tuple[str, ...]
-    """Paths that rows name, of which the store had nothing."""
+    """Paths to which rows refer, but which the object store did not have."""
     members: Mapping[str, Member]
-    """All others of the archive."""
+    """All members of the archive except the manifest."""
 
     @property
     def num_objects(self) -> int:

@@ -1,4 +1,4 @@
-"""What rows refer to in the object store: adapters' files, and the files of tenants and batches."""
+"""Objects in the object store to which rows refer: adapters' files, and the files of tenants and batches."""
 
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
@@ -23,7 +23,7 @@ _ROOTS = ("adapters", "files")
 
 def referenced_paths(connection: Connection) -> list[str]:
     artifacts = connection.scalars(select(Artifact.digest).where(~Artifact.is_leaving).order_by(Artifact.digest))
-    # The manifest last, as the store itself does: who sees it finds the rest.
+    # The manifest last, as the artifact store writes it: a reader that sees the manifest finds the other files.
     paths = [object_path(digest, file) for digest in artifacts for file in (WEIGHTS_FILE, CONFIG_FILE, MANIFEST_FILE)]
     files = connection.execute(
         select(StoredFile.digest, StoredFile.id).where(StoredFile.is_ready).order_by(StoredFile.id)
@@ -32,7 +32,7 @@ def referenced_paths(connection: Connection) -> list[str]:
 
 
 def dump_object(store: "ObjectStore", path: str, archive: ArchiveWriter) -> bool:
-    """False: the store has none."""
+    """Add the object to the archive. False: the store does not have it."""
     try:
         size = store.head(path)["size"]
     except FileNotFoundError:
@@ -45,7 +45,10 @@ def dump_object(store: "ObjectStore", path: str, archive: ArchiveWriter) -> bool
 
 
 def put_object(store: "ObjectStore", member: str, size: int, content: IO[bytes]) -> str | None:
-    """Its path, where it was not there before. What is there is replaced: it has this content, or is damaged."""
+    """Write the object, and return its path if it did not exist before.
+
+    An existing object is replaced: it either has this content or is damaged.
+    """
     path = member.removeprefix(OBJECTS)
     parts = path.split("/")
     if parts[0] not in _ROOTS or any(part in ("", ".", "..") for part in parts):

@@ -1,4 +1,6 @@
-"""Outboxes of usage events: copied as one moment saw them, and placed where no consumer looks until all is restored."""
+"""Outboxes of usage events: each is copied as of one moment. On restore they are placed in a folder that no consumer
+reads, until everything is restored.
+"""
 
 import os
 import re
@@ -20,7 +22,10 @@ _INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def dump_outboxes(data_dir: Path, archive: ArchiveWriter, drafts: Path) -> dict[str, int]:
-    """Each one's events that wait and requests under way. Raises sqlite3.Error or OSError."""
+    """Add all outboxes to the archive. Raises sqlite3.Error or OSError.
+
+    Returns, for each incarnation, the number of waiting events and of requests under way, added up.
+    """
     found = {}
     for folder in list_folders(data_dir):
         draft = drafts / folder.name
@@ -29,7 +34,7 @@ def dump_outboxes(data_dir: Path, archive: ArchiveWriter, drafts: Path) -> dict[
         except sqlite3.Error:
             if (folder / JOURNAL_FILE).exists():
                 raise
-            # Emptied and removed meanwhile.
+            # The outbox was emptied and removed meanwhile.
             num_events = None
         if num_events is not None:
             found[folder.name] = num_events
@@ -39,7 +44,7 @@ def dump_outboxes(data_dir: Path, archive: ArchiveWriter, drafts: Path) -> dict[
 
 
 def place_outbox(data_dir: Path, member: str, content: IO[bytes]) -> str:
-    """In the folder of what is being restored, durably; the incarnation."""
+    """Write the outbox durably into the restoring folder, and return its incarnation."""
     incarnation = member.removeprefix(OUTBOXES).removesuffix(".sqlite")
     if not _INCARNATION.fullmatch(incarnation):
         raise Failure(f"{member} is no outbox; the backup was not written by tiergate")
@@ -53,7 +58,7 @@ def place_outbox(data_dir: Path, member: str, content: IO[bytes]) -> str:
 
 
 def make_live(data_dir: Path) -> None:
-    """All that was placed, and what a restore that was killed here had not got to."""
+    """Move all placed outboxes to where consumers look. May be repeated after a restore was killed here."""
     root, placed = outbox_root(data_dir), restoring_folder(data_dir)
     root.mkdir(mode=0o700, exist_ok=True)
     for folder in sorted(placed.iterdir()):
@@ -77,7 +82,7 @@ def check_no_gateway(data_dir: Path) -> None:
 
 
 def check_no_outbox(data_dir: Path, *, but: Iterable[str] = ()) -> None:
-    """Raises Failure where usage of another installation waits."""
+    """Raises Failure if usage of another installation waits here. but: incarnations that may be here."""
     others = {folder.name for folder in list_folders(data_dir)} - set(but)
     if others:
         raise Failure(
@@ -87,10 +92,10 @@ def check_no_outbox(data_dir: Path, *, but: Iterable[str] = ()) -> None:
 
 
 def _copy(journal: Path, draft: Path) -> int | None:
-    """None: it is just being made, and has no tables yet."""
+    """The number of waiting events and of requests under way, added up; None if the outbox has no tables yet."""
     uri = f"{journal.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, timeout=10)) as source, closing(sqlite3.connect(draft)) as copy:
-        # In one step: of one moment, and beside writers.
+        # Copied in one step, so as of one moment, while writers go on.
         source.backup(copy)
         if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'refused'").fetchone() is None:
             return None

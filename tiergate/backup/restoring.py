@@ -1,7 +1,7 @@
-"""Putting a backup into an empty installation: all of it, or nothing.
+"""Restores a backup into an empty installation, completely or not at all.
 
-Everything happens within one transaction of the database. Outboxes wait in a folder that no consumer looks into, and
-go live after the commit; until they do, no gateway starts here, and the same restore can be run again.
+All rows are written in one database transaction. Outboxes wait in a folder that no consumer reads, and go live after
+the commit. Until they do, no gateway starts here, and the same restore can be run again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def restore(settings: GatewaySettings, path: Path, *, now: datetime, on_progress: Callable[[int], None]) -> Manifest:
-    """Raises Failure; then the installation is as it was, or the same restore has to be run again."""
+    """Raises Failure; then the installation is unchanged, or the same restore has to be run again."""
     with telling_failures():
         manifest = verify(path)
         schema.check_known(manifest.revision, version=manifest.tiergate_version)
@@ -75,7 +75,7 @@ class _Restoring:
         self._was_cut = self._placed.exists()
         self._store: ObjectStore | None = open_object_store(settings.store_url) if manifest.num_objects else None
         self._made: list[str] = []
-        """Objects that were not there before."""
+        """Objects that this restore has created, to be deleted if it fails."""
 
     async def run(self) -> None:
         engine = make_engine(self._settings.sql_url)
@@ -109,7 +109,7 @@ class _Restoring:
             raise
 
     async def _may_stand(self, engine: AsyncEngine) -> bool:
-        """Whether a commit that failed may have come through: its answer alone may be lost."""
+        """Whether a commit that failed may have taken effect: perhaps only its answer was lost."""
         try:
             async with engine.connect() as connection:
                 return await connection.run_sync(schema.is_restored, self._manifest.id)
@@ -117,7 +117,10 @@ class _Restoring:
             return True
 
     def _look(self, connection: Connection) -> bool:
-        """Whether a restore of this backup was cut after its commit. Raises Failure for what is in the way."""
+        """Whether a restore of this backup was interrupted after its commit.
+
+        Raises Failure if the installation is in use or not empty, or if the backup was restored already.
+        """
         data_dir = self._settings.data_dir
         check_no_gateway(data_dir)
         is_restored = schema.is_restored(connection, self._manifest.id)
@@ -135,7 +138,7 @@ class _Restoring:
         migrate_within(connection)
 
     def _read(self, connection: Connection | None) -> None:
-        """None: the database has its rows."""
+        """Read all members. Without a connection the rows are skipped, since the database already has them."""
         rows: Counter[str] = Counter()
         num_bytes = 0
         for name, size, content in read_members(self._path):
@@ -170,7 +173,7 @@ class _Restoring:
         self._placed.mkdir(mode=0o700)
 
     def _take_back(self) -> None:
-        """What a rollback does not."""
+        """Undo what a rollback does not: remove the placed outboxes and the created objects."""
         shutil.rmtree(self._placed, ignore_errors=True)
         if self._made:
             assert self._store is not None

@@ -1,4 +1,6 @@
-"""Tables as JSON lines in which no dialect is seen: the columns first, then rows, in members of some megabytes."""
+"""Tables as JSON lines that do not depend on the SQL dialect, in members of about 8 MiB. The first line of each member
+lists the columns; each further line is a row.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -38,7 +40,7 @@ ROWS_AT_ONCE = 1000
 
 
 class _JsonText(TypeDecorator[str]):
-    """JSON to the letter: the hashes of the audit log are over it."""
+    """JSON kept character by character, since the audit log's hashes are over its text."""
 
     impl = Text
     cache_ok = True
@@ -48,8 +50,8 @@ class _JsonText(TypeDecorator[str]):
 
 
 _Kind = tuple[type[TypeEngine[Any]], type, TypeEngine[Any]]
-# What a column is declared as, what its values are in Python, and the type that they are written with. The first that
-# fits holds.
+# The declared type of a column, the Python type of its values, and the SQL type they are written with. The first kind
+# that fits is used.
 _KINDS: Mapping[str, _Kind] = {
     "time": (UtcDateTime, datetime, UtcDateTime()),
     "uuid": (Uuid, UUID, Uuid()),
@@ -63,8 +65,8 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def dump_table(connection: Connection, dumped: Table, archive: ArchiveWriter) -> int:
-    """All rows in one order; how many."""
-    # SQLAlchemy's names are strings of its own.
+    """Add all rows in a fixed order, and return their number."""
+    # SQLAlchemy's names are a subclass of str.
     kinds = {str(each.name): kind_of(each.type) for each in dumped.columns}
     head = msgspec.json.encode(list(kinds.items()))
     read = (cast(each, Text).label(each.name) if kinds[each.name] == "json" else each for each in dumped.columns)
@@ -85,7 +87,7 @@ def dump_table(connection: Connection, dumped: Table, archive: ArchiveWriter) ->
 
 
 def load_rows(connection: Connection, member: str, content: IO[bytes]) -> int:
-    """What one member holds into the table that it is of; how many rows."""
+    """Insert the rows of one member into its table, and return their number."""
     name = member.removeprefix(TABLES).split("/")[0]
     columns = msgspec.json.decode(content.readline(), type=list[tuple[str, str]])
     written = table(name, *(column(each, _KINDS[kind][2]) for each, kind in columns))
@@ -107,7 +109,7 @@ def kind_of(declared: TypeEngine[Any]) -> str:
 
 
 def _in_order(dumped: Table) -> Iterator[ColumnElement[Any]]:
-    """Rows that name another of the same table come after those that name none."""
+    """Rows that refer to another row of the same table come after those that refer to none."""
     for each in dumped.columns:
         if any(key.column.table is dumped for key in each.foreign_keys):
             yield each.is_not(None)

@@ -1,4 +1,4 @@
-"""The relational database as a whole: one moment of it, whether it is empty, and the schema of a revision."""
+"""The relational database as a whole: a snapshot of it, whether it is empty, and the schema of a revision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,15 @@ from migrations.run import alembic_config, migrate_within
 from tiergate.failure import Failure
 
 RESTORED = "installation.restore"
-"""In the audit log, written in the restore's transaction: how a repeated restore knows that this one is done."""
+"""The audit log's action for a restore, written in the restore's transaction. A repeated restore sees by it that the
+first one was committed."""
 _VERSION = "alembic_version"
 _SEEDED = {"tiers", "locks", "leases", "audit_head"}
-"""Tables that revisions put rows into."""
+"""Tables into which revisions insert rows."""
 
 
 def begin_snapshot(connection: Connection) -> None:
-    """All that is read from now on is of one moment; writers are not held up."""
+    """All reads from now on see one moment; writers are not blocked."""
     if connection.dialect.name == "sqlite":
         # Python's driver begins a transaction only at the first write.
         connection.exec_driver_sql("BEGIN")
@@ -31,9 +32,9 @@ def begin_snapshot(connection: Connection) -> None:
 
 
 def begin_exclusive(connection: Connection) -> None:
-    """Whatever follows is there at the commit, or not at all. Raises Failure while others use the database."""
+    """Begin the transaction that contains the whole restore. Raises Failure while others use the database."""
     if connection.dialect.name == "sqlite":
-        # Tables are dropped and filled in any order.
+        # Tables are dropped and filled in any order, so foreign keys cannot be checked meanwhile.
         connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         return
@@ -51,7 +52,7 @@ def begin_exclusive(connection: Connection) -> None:
 
 
 def check_newest(connection: Connection) -> str:
-    """The revision, which is that of this version. Raises Failure."""
+    """The database's revision. Raises Failure if it is not the newest one of this version of tiergate."""
     found, head = _revision(connection), _script().get_current_head()
     if found != head or head is None:
         advice = (
@@ -62,7 +63,7 @@ def check_newest(connection: Connection) -> str:
 
 
 def check_peppers(connection: Connection, peppers: Peppers) -> None:
-    """Raises Failure: a backup that tells another pepper than the keys were made with could not be restored."""
+    """Raises Failure if the pepper is not the database's: a backup naming a wrong pepper could not be restored."""
     head = connection.execute(select(AuditHead.num_rows, AuditHead.hash, AuditHead.seal)).one_or_none()
     if (
         head is not None
@@ -76,7 +77,7 @@ def check_peppers(connection: Connection, peppers: Peppers) -> None:
 
 
 def check_known(revision: str, *, version: str) -> None:
-    """Raises Failure for a revision that this version of tiergate has not."""
+    """Raises Failure for a revision that this version of tiergate does not have."""
     if not _is_known(revision):
         raise Failure(
             f"the backup is from a newer version, {version} (revision {revision}); restore it with that version or a"
@@ -85,7 +86,7 @@ def check_known(revision: str, *, version: str) -> None:
 
 
 def is_restored(connection: Connection, backup_id: str) -> bool:
-    """This very backup was put into this database."""
+    """Whether this backup was restored into this database."""
     if _revision(connection) is None:
         return False
     query = select(AuditEntry.position).where(AuditEntry.action == RESTORED, AuditEntry.object_id == backup_id)
@@ -93,7 +94,7 @@ def is_restored(connection: Connection, backup_id: str) -> bool:
 
 
 def check_empty(connection: Connection) -> None:
-    """Raises Failure for a database that holds anything but a schema of ours without rows."""
+    """Raises Failure unless the database holds at most our tables, with rows only in those that revisions fill."""
     tables = set(inspect(connection).get_table_names()) - {_VERSION}
     if not tables:
         return
@@ -106,7 +107,7 @@ def check_empty(connection: Connection) -> None:
 
 
 def make_schema(connection: Connection, revision: str) -> None:
-    """Of an empty database: the tables of that revision, without a row."""
+    """Create the tables of that revision, without any row, in an empty database."""
     if _revision(connection) is not None:
         migrate_within(connection, "base")
     migrate_within(connection, revision)
@@ -116,14 +117,14 @@ def make_schema(connection: Connection, revision: str) -> None:
 
 @contextmanager
 def without_triggers(connection: Connection) -> Iterator[None]:
-    """What is final comes back as it was: rows that the triggers would refuse to take now."""
+    """Final rows are restored as they were, which the triggers would refuse."""
     if connection.dialect.name == "sqlite":
         found = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")).all()
         off = [f'DROP TRIGGER "{name}"' for name, _ in found]
         on = [sql for _, sql in found]
     else:
         names = inspect(connection).get_table_names()
-        # Those of users alone: foreign keys are kept by triggers, too.
+        # Only user triggers, since PostgreSQL enforces foreign keys by internal triggers.
         off, on = ([f'ALTER TABLE "{name}" {verb} TRIGGER USER' for name in names] for verb in ("DISABLE", "ENABLE"))
     for statement in off:
         connection.exec_driver_sql(statement)

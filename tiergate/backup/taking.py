@@ -1,4 +1,4 @@
-"""Taking a backup of an installation that may be running."""
+"""Takes a backup of an installation that may be running."""
 
 import asyncio
 import os
@@ -35,9 +35,9 @@ OnProgress = Callable[[int], None]
 def take_backup(
     settings: GatewaySettings, target: Path, *, has_objects: bool, now: datetime, on_progress: OnProgress
 ) -> tuple[Path, Manifest]:
-    """The file, of mode 0600, which is there only when it is whole. Raises Failure.
+    """The file, of mode 0600, and its manifest. The file appears only once it is complete. Raises Failure.
 
-    target: a file that is not there yet, or a folder, in which its name tells the time.
+    target: a file that does not exist yet, or a folder, in which the file is named after the time.
     """
     path = target / f"tiergate-{now:%Y-%m-%dT%H-%M-%SZ}.tar.zst" if target.is_dir() else target
     if path.exists():
@@ -90,7 +90,7 @@ class _Taking:
         for table in Base.metadata.sorted_tables:
             rows[str(table.name)] = dump_table(connection, table, self._archive)
             self._tell()
-        # After the snapshot began: what leaves the database for an outbox is in one of both, or in both.
+        # After the snapshot began, so that what moves from the database to an outbox is in the backup at least once.
         outboxes = dump_outboxes(self._settings.data_dir, self._archive, self._drafts)
         missing = tuple(path for path in referenced_paths(connection) if not self._dump_object(path))
         manifest = Manifest(

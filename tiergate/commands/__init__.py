@@ -1,1 +1,1 @@
-"""Commands that run a process of the platform, or talk to it as a client."""
+"""Commands that run a process of the platform, or use the platform as a client."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 TIMEOUT_S = 600.0
-"""Between two events; a request may wait for its turn."""
+"""The longest time between two events of a stream; a request may wait in a queue."""
 
 
 def chat(
@@ -64,7 +64,7 @@ def _questions(prompt: str | None) -> Iterator[str]:
 
 
 def _answer(http: "httpx.Client", body: dict[str, Any]) -> str:
-    """Print the answer as it comes; returns it whole."""
+    """Print the answer while it arrives, and return all of it."""
     parts: list[str] = []
     with http.stream("POST", "/chat/completions", json=body) as response:
         if response.is_error:
@@ -83,7 +83,7 @@ def _answer(http: "httpx.Client", body: dict[str, Any]) -> str:
 
 
 def _text_of(line: str) -> str:
-    """What one line of the stream adds. Raises Failure on an error event."""
+    """The text that one line of the stream adds. Raises Failure on an error event."""
     if not line.startswith("data: ") or line == "data: [DONE]":
         return ""
     event = json.loads(line.removeprefix("data: "))

@@ -1,4 +1,4 @@
-"""Usage that can be no rows: what it is, why, and once more after a correction."""
+"""Usage events that could not be stored as rows: lists them with the reason, and sends them again."""
 
 import json
 import sqlite3
@@ -60,7 +60,7 @@ def _found(settings: "GatewaySettings") -> Iterator[tuple[str, str, bytes]]:
 
 @contextmanager
 def _spoken() -> Iterator[None]:
-    """Failures as one line."""
+    """Turns errors into one-line failures."""
     from gateway.metering.drain import TargetUnavailable
     from gateway.settings import ConfigError
 

@@ -31,7 +31,7 @@ def doctor(
         settings = settings_here(config, data_dir)
         found = asyncio.run(examine(settings, config, now=utc_now()))
     except Failure as problem:
-        # Without settings nobody knows where to look.
+        # Without settings nothing else can be examined.
         found = [error("configuration", str(problem), "correct it; docs/configuration.md lists all settings")]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))

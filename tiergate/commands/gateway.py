@@ -41,7 +41,7 @@ def gateway(
     settings = gateway_settings(config, **given)
     if inherited is None and settings.processes > 1:
         raise typer.Exit(_run_parent(settings, given | logs | ({"config": config} if config else {})))
-    # After the settings: a bad one is told before everything is loaded.
+    # Imported after the settings are read, so that a bad one is reported before everything is loaded.
     from gateway.main import run
     from gateway.processes.inheritance import Inherited
 
@@ -49,7 +49,7 @@ def gateway(
 
 
 def _run_parent(settings: "GatewaySettings", options: Mapping[str, object]) -> int:
-    """Its children are started with the options that it was."""
+    """The child processes are started with the parent's options."""
     from gateway.processes.parent import run_parent
     from gateway.settings import ConfigError
 

@@ -1,6 +1,6 @@
 """Log lines of a process, on stderr: short ones for people (`up` puts the process's name before them), or JSON objects.
 
-What fails within a request may quote what its client wrote. There an exception tells its type and its place only.
+An exception's message may quote what a client wrote. So within a request only its type and traceback are logged.
 """
 
 import json
@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 Context = Callable[[], Mapping[str, str]]
-"""The ids of the request that is under way, if any."""
+"""Returns the ids of the current request, or nothing outside a request."""
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 _ROOMS = ("gateway", "worker", "router", "text", "protocol", "kernels", "tiergate", "migrations")
-# Every request to a store or a worker would be a line.
+# At level info these would log every request to a store or a worker.
 _CHATTY = ("httpx", "httpcore", "aiohttp.access", "alembic.runtime.plugins")
 
 
@@ -23,7 +23,7 @@ def start_logging(level: str = "info", log_format: str = "text", *, context: Con
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(context) if log_format == "json" else _Text(context))
     wanted = logging.getLevelNamesMapping()[level.upper()]
-    # Of libraries, debugging lines hold whatever passes through them.
+    # The root stays at info or above, since libraries' debug lines contain whatever passes through them.
     logging.basicConfig(level=max(wanted, logging.INFO), handlers=[handler])
     for room in _ROOMS:
         logging.getLogger(room).setLevel(wanted)
@@ -45,7 +45,7 @@ class _Discreet(logging.Formatter):
 
 class _Text(_Discreet):
     def format(self, record: logging.LogRecord) -> str:
-        # What another handler's formatter kept there was made by its own rules.
+        # Another handler's formatter may have cached an exception text there, with the message.
         record.exc_text = None
         line = super().format(record)
         request_id = self._context().get("request_id")
@@ -68,7 +68,7 @@ class _Json(_Discreet):
 
 
 def _places(error: BaseException) -> Iterator[str]:
-    """The newest failure first, and what it came from."""
+    """Type and traceback of the exception, then of those that caused it."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:

@@ -55,7 +55,7 @@ def _kind(row: dict[str, Any]) -> str:
 
 
 def _is_safe(found: "Plan") -> bool:
-    """Requests go on, and so do changes."""
+    """Whether running gateways keep serving both requests and changes."""
     return found.at is None or all(step.is_additive for step in found.steps)
 
 

@@ -1,4 +1,4 @@
-"""The pepper's rotation, seen and finished with the database alone."""
+"""Shows and completes the rotation of the pepper, with access to the database only."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""`tiergate usage rebuild`: the rollups of a time range made again, where somebody changed events by hand."""
+"""`tiergate usage rebuild`: recomputes the rollups of a time range, after somebody changed events by hand."""
 
 from contextlib import closing
 from datetime import datetime
@@ -8,7 +8,7 @@ from tiergate.failure import Failure
 
 
 def rebuild_rollups(config: Path | None, since: datetime, until: datetime) -> int:
-    """How many hours were made again. Raises Failure."""
+    """Returns how many hours were recomputed. Raises Failure."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from gateway.clock import utc_now

@@ -1,4 +1,4 @@
-"""`tiergate router train|evaluate|calibrate`: the complexity score, taught and judged on graded prompts."""
+"""`tiergate router train|evaluate|calibrate`: trains and evaluates the complexity score on graded prompts."""
 
 from pathlib import Path
 from typing import Annotated, Any

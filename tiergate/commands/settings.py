@@ -1,4 +1,4 @@
-"""The gateway's settings for a command, or the one line that says what is wrong with them."""
+"""The gateway's settings for a command, or a one-line failure that says what is wrong with them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,16 @@ def gateway_settings(config: Path | None, **overrides: Any) -> "GatewaySettings"
 
 
 def settings_here(config: Path | None, data_dir: Path | None) -> "GatewaySettings":
-    """Of the installation in `data_dir`, where one is given. Raises Failure naming the field."""
+    """The settings of the installation in `data_dir`, if one is given. Raises Failure naming the field."""
     given = {"data_dir": data_dir, **_kept_by_up(data_dir)} if data_dir is not None else {}
     return gateway_settings(config, **given)
 
 
 def _kept_by_up(data_dir: Path) -> dict[str, str]:
-    """The pepper and, whatever the environment says, the database that belongs to it."""
+    """The pepper that `tiergate up` keeps there and, whatever the environment says, the database that belongs to it."""
     from tiergate.up.secrets import KEYS_FILE, load_secrets
 
-    # `load_secrets` would make the file.
+    # `load_secrets` would create a missing file.
     if not (data_dir / KEYS_FILE).is_file():
         return {}
     return {"key_pepper": load_secrets(data_dir).key_pepper, "database_url": ""}

@@ -1,4 +1,4 @@
-"""Whether a text was written by a worker with `--watermark-key-file`."""
+"""Detects whether a text was written by a worker with `--watermark-key-file`."""
 
 import sys
 from dataclasses import asdict

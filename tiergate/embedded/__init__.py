@@ -1,1 +1,1 @@
-"""What production runs as services of its own and `tiergate up` runs on one machine."""
+"""Embedded versions of services that production runs separately; `tiergate up` runs them on one machine."""

@@ -1,9 +1,9 @@
-"""What the embedded engine's SQL may do: work on its own tables, and neither read files nor reach out.
+"""Restricts the embedded engine's SQL to its own tables: no access to files, and no outgoing connections.
 
-Two layers. The engine itself grants nothing of its sources (files, URLs, S3, other databases), of its dictionaries,
-users and system commands. What grants do not cover (`file(...)` as a scalar, `INTO OUTFILE`, scripts, Python's
-variables, settings that hold expressions) is found in the statement, as the engine's own formatter spells it: without
-comments, with every name unquoted and every string in one form.
+There are two layers. The engine's grants exclude its sources (files, URLs, S3, other databases), dictionaries, users
+and system commands. Whatever grants do not cover (`file(...)` as a scalar, `INTO OUTFILE`, scripts, Python variables,
+settings that hold expressions) is searched for in the statement as the engine's own formatter writes it: without
+comments, names spelled uniformly, and all strings in one form.
 """
 
 import re
@@ -17,18 +17,18 @@ GRANTS = (
     "DROP, TRUNCATE, OPTIMIZE, CHECK ON *.*"
 )
 _SETTINGS = {
-    # Values of an INSERT are read as values; expressions there would run unseen.
+    # INSERT values are read only as values; expressions there would run without being checked.
     "input_format_values_interpret_expressions": "0",
     "input_format_values_deduce_templates_of_expressions": "0",
 }
 _FIXED_SETTINGS = (
     *_SETTINGS,
-    # Another language would be read by another parser than the one that formats the statement.
+    # Another dialect would be parsed by another parser than the one that formats the statement.
     "dialect",
-    # Formats that read a file, or ask a server.
+    # Formats that read a file or contact a server.
     *("format_schema", "format_schema_source", "format_template_row", "format_template_resultset"),
     *("format_avro_schema_registry_url", "input_format_record_errors_file_path"),
-    # Disks that lie elsewhere, or on a web server.
+    # Disks at other paths or on a web server.
     *("merge_tree_disk", "merge_tree_storage_policy"),
 )
 _STATEMENTS = {
@@ -40,7 +40,7 @@ _TABLE_FUNCTIONS = {
     *("values", "view", "viewIfPermitted", "null", "merge"),
 }
 _TEXT_SETTINGS = {"log_comment", "insert_deduplication_token", "default_format", "bool_true_representation"}
-"""Of the settings with text only these: others hold paths, addresses and expressions."""
+"""The only text settings that may be changed; others hold paths, addresses and expressions."""
 _ENGINES = re.compile(r"(?:Aggregating|Collapsing|Replacing|Summing|VersionedCollapsing)?MergeTree|Memory|Null|Atomic")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 _QUOTED_NAME = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
@@ -52,11 +52,14 @@ _FORBIDDEN_WORDS = re.compile(r"\b(OUTFILE|INFILE|PARALLEL WITH|file|ai[A-Z]\w*|
 
 
 class Forbidden(Exception):
-    """What the statement may not do here."""
+    """A statement uses something that is not allowed here; the message names it."""
 
 
 def write_config(path: Path) -> None:
-    """The engine's start configuration: one user without a password (who gets here has sent it), with few rights."""
+    """Write the engine's start configuration: one user with few rights.
+
+    The user has no password, since requests reach the engine only after the HTTP server has checked theirs.
+    """
     settings = "".join(f"<{name}>{value}</{name}>" for name, value in _SETTINGS.items())
     fixed = "".join(f"<{name}><const/></{name}>" for name in _FIXED_SETTINGS)
     path.write_text(
@@ -71,21 +74,21 @@ def write_config(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Rules:
-    """functions: lower-case names of table functions that may not be called; settings that may not be changed."""
+    """functions: lower-case names of forbidden table functions. settings: names that may not be changed."""
 
     functions: frozenset[str]
     settings: frozenset[str]
 
     @classmethod
     def of(cls, *, table_functions: Iterable[str], text_settings: Iterable[str]) -> "Rules":
-        """From all that this engine has, so that what a new version brings is off."""
+        """Forbid everything that this engine has except our allow-lists, and thus whatever a new version adds."""
         return cls(
             frozenset(name.lower() for name in set(table_functions) - _TABLE_FUNCTIONS),
             frozenset(text_settings) - _TEXT_SETTINGS,
         )
 
     def check(self, formatted: str, settings: Mapping[str, str]) -> None:
-        """formatted: a statement by the engine's `formatQuery`; settings: the request's. Raises Forbidden."""
+        """formatted: a statement as returned by `formatQuery`; settings: the request's. Raises Forbidden."""
         text = _bare(formatted)
         kind = text.split(maxsplit=1)[0].strip("(")
         if kind and kind not in _STATEMENTS:
@@ -106,6 +109,7 @@ class Rules:
 
 
 def _bare(formatted: str) -> str:
-    """Without what strings say, and without the quotes of names that are words; other names are no function's."""
+    """The statement with all strings emptied and plain names unquoted. Other quoted names are emptied too, since no
+    function has such a name."""
     text = _STRING.sub("''", formatted)
     return _QUOTED_NAME.sub("``", _PLAIN_NAME.sub(r"\1", text))

@@ -1,9 +1,9 @@
 """ClickHouse's HTTP interface over chDB, on loopback: `tiergate clickhouse`.
 
-Speaks what clickhouse-connect speaks: statements in the URL or the body, `FORMAT Native` both ways, `param_*`, settings
-as parameters, summaries and exceptions in headers. Sessions and compressed blocks are not kept: every request carries
-its own settings. Every query needs the password (user `tiergate`), in any of the ways that ClickHouse takes one. What a
-browser sends (an Origin, a foreign Host) is refused.
+Implements the parts that clickhouse-connect uses: statements in the URL or the body, `FORMAT Native` both ways,
+`param_*`, settings as parameters, summaries and exceptions in headers. Sessions and compressed blocks are not
+supported: every request carries its own settings. Every query needs the password of the user `tiergate`, in any of the
+ways that ClickHouse accepts one. Requests from web pages (with an Origin or a foreign Host) are refused.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ def make_app(
 
 
 def run(data_dir: Path, port: int, *, password: str) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status. A bad directory or a port in use: one line, status 2."""
+    """Serve until SIGTERM or SIGINT; returns the exit status. A bad directory or a port in use: one line, status 2."""
     try:
         return asyncio.run(_serve(data_dir, port, password))
     except (OSError, EngineError) as error:
@@ -125,7 +125,7 @@ async def _serve(data_dir: Path, port: int, password: str) -> int:
 
 
 async def _read(request: web.Request) -> tuple[dict[str, str], bytes]:
-    """All parameters, those of a form included, and the decompressed body."""
+    """All parameters, including those of a form, and the decompressed body."""
     params = dict(request.query)
     if request.content_type in ("multipart/form-data", "application/x-www-form-urlencoded"):
         for name, value in (await request.post()).items():
@@ -134,14 +134,14 @@ async def _read(request: web.Request) -> tuple[dict[str, str], bytes]:
             params[name] = value
         return params, b""
     body = await request.read()
-    # aiohttp has undone the encodings that it knows: gzip and deflate, others where their package is installed.
+    # aiohttp has already decoded gzip and deflate, and others if their package is installed.
     if body and request.headers.get("Content-Encoding", "") == "lz4":
         body = await asyncio.to_thread(_decompress_lz4, body)
     return params, body
 
 
 def _decompress_lz4(body: bytes) -> bytes:
-    """clickhouse-connect's first choice for inserts; it brings the package along."""
+    """lz4 is clickhouse-connect's first choice for inserts; it depends on the package."""
     try:
         return bytes(lz4.frame.decompress(body))
     except RuntimeError as error:
@@ -149,7 +149,7 @@ def _decompress_lz4(body: bytes) -> bytes:
 
 
 def _check_origin(request: web.Request) -> None:
-    """A web page in a browser on this machine must not reach the database: neither directly nor by DNS rebinding."""
+    """Refuse web pages in a browser on this machine, whether they connect directly or by DNS rebinding."""
     host = (request.headers.get("Host") or "").rsplit(":", 1)[0]
     if "Origin" in request.headers or host not in ("127.0.0.1", "localhost"):
         raise BadRequest("requests from web pages are refused")

@@ -1,4 +1,4 @@
-"""The password of a request to ClickHouse, wherever it stands: headers, basic authentication, parameters."""
+"""The credentials of a request to ClickHouse: in its headers, by basic authentication, or in parameters."""
 
 import hmac
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ USER = "tiergate"
 
 
 class WrongPassword(Exception):
-    """Becomes an exception in ClickHouse's shape, code 516 (AUTHENTICATION_FAILED)."""
+    """Sent as a ClickHouse exception with code 516 (AUTHENTICATION_FAILED)."""
 
 
 def check_password(headers: Mapping[str, str], params: Mapping[str, str], *, password: str) -> None:
-    """Raises WrongPassword. Where a request names a user twice, the header counts."""
+    """Raises WrongPassword. ClickHouse's own headers win over basic authentication, and both win over parameters."""
     user, given = _credentials(headers, params)
     is_right = hmac.compare_digest(given.encode("utf-8", "replace"), password.encode())
     if not is_right or user != USER:

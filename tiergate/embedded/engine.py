@@ -1,4 +1,4 @@
-"""chDB, ClickHouse's engine in this process: one directory, a fresh handle for each statement."""
+"""chDB, which is ClickHouse's engine within this process: one directory, and a new handle for each statement."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from gateway.private_folder import make_private
 from tiergate.embedded.access import Forbidden, Rules, write_config
 from tiergate.embedded.statements import Statement, quote_name, quote_string
 
-# Start options of the whole engine. It idles beside models on one machine, so its caches are kept small.
+# Start options of the whole engine. It is mostly idle on a machine that also runs models, so its caches are small.
 _MEBIBYTE = 1 << 20
 _OPTIONS = {
     "max_server_memory_usage": 1024 * _MEBIBYTE,
@@ -39,7 +39,7 @@ _SETTINGS = {
 }
 _TEXT_TYPES = "String|URI|Map|char"
 DATABASE = "tiergate"
-"""Of requests that name none. chDB's own `default` is a window on the file system, and closed."""
+"""The database of requests that name none. chDB's own `default` gives access to the file system, so it is not used."""
 _CONFIG_NAME = "engine.xml"
 _CODE = re.compile(r"Code: (\d+)\. ")
 _UNKNOWN_ERROR = 1002
@@ -50,7 +50,7 @@ class EngineError(Exception):
     """An exception of the engine; the message begins with `Code: N. DB::Exception: `."""
 
     def __init__(self, message: str) -> None:
-        # chDB puts its own words before the engine's.
+        # chDB puts its own text before the engine's.
         found = _CODE.search(message)
         self.code = int(found[1]) if found else _UNKNOWN_ERROR
         self.message = message[found.start() :] if found else f"Code: {self.code}. DB::Exception: {message}"
@@ -71,7 +71,7 @@ class Engine:
     """Owns the directory while it is open. `run` may be called from several threads at once."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Raises EngineError when another process has the directory, OSError when it cannot be written."""
+        """Raises EngineError if another process uses the directory, OSError if it cannot be written."""
         make_private(data_dir)
         self._path = os.path.realpath(data_dir)
         if set(self._path) & set("?&%#"):
@@ -80,8 +80,8 @@ class Engine:
         try:
             config = Path(self._path, _CONFIG_NAME)
             write_config(config)
-            # The engine lives as long as any handle, and takes its options from the first. Without a file of ours it
-            # would take a `config.xml` from the working directory.
+            # The engine lives as long as any handle, and takes its options from the first one. Without our
+            # configuration file it would read a `config.xml` from the working directory.
             options = urlencode(_OPTIONS | {"config-file": str(config)}, quote_via=quote, safe="/")
             self._first = chdb.connect(f"{self._path}?{options}")
             self.version, self.timezone = self._column("SELECT arrayJoin([version(), timezone()])")
@@ -127,14 +127,14 @@ class Engine:
         return text.decode().splitlines()
 
     def _check_grants(self) -> None:
-        """An engine that did not take our configuration would allow everything."""
+        """Raises EngineError if the engine ignored our configuration, since it would then allow everything."""
         grants = self._column("SHOW GRANTS")
         if len(grants) != 1 or "CREATE VIEW" not in grants[0] or "SOURCES" in grants[0]:
             raise EngineError(f"the engine did not take its configuration: {'; '.join(grants)}")
 
     @contextmanager
     def _handle(self) -> Iterator[Any]:
-        """A handle holds what `USE` and `SET` change, so one a statement keeps requests apart; it costs 0.7 ms."""
+        """A new handle. It holds what `USE` and `SET` change, so one per statement isolates requests, for 0.7 ms."""
         handle = chdb.connect(self._path)
         try:
             yield handle
@@ -143,9 +143,9 @@ class Engine:
 
 
 def _format(handle: Any, statement: Statement) -> str:
-    """One statement as the engine understands it; several are an error, for only the first would be looked at."""
+    """The statement as the engine parses it. Several statements are an error, since only the first would be checked."""
     sql = statement.sql if statement.data is None else f"{statement.sql} FORMAT {statement.format}"
-    # The escaping of parameters' values.
+    # Parameter values are escaped.
     escaped = sql.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
     formatted: bytes = handle.query("SELECT formatQuery({sql:String})", "TSVRaw", params={"sql": escaped}).bytes()
     return formatted.decode()
@@ -163,10 +163,10 @@ def _query(handle: Any, statement: Statement) -> tuple[bytes, int, int, int, int
 
 
 def _insert(handle: Any, statement: Statement, folder: str) -> tuple[bytes, int, int, int, int]:
-    """From a file without a name in `folder`.
+    """Insert the statement's data from an unnamed file in `folder`.
 
-    chDB's own streaming insert tells success although the table refused the rows (a constraint, too many partitions, a
-    full disk), and bytes within the statement are cut at `max_query_size`.
+    chDB's own streaming insert reports success even if the table refused the rows (a constraint, too many partitions, a
+    full disk), and data within the statement is cut at `max_query_size`.
     """
     assert statement.data is not None
     with tempfile.TemporaryFile(dir=folder) as file:

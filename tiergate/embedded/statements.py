@@ -1,10 +1,10 @@
-"""What an HTTP request to ClickHouse asks for: pure, so that it can be tested without the engine."""
+"""Parses HTTP requests to ClickHouse into statements. Pure, so that it can be tested without the engine."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Parameters of the transport. Everything else that is not `param_*` is a setting of the query.
+# Parameters of the HTTP transport. Every other parameter that is not `param_*` is a setting of the query.
 _TRANSPORT = {
     *("query", "database", "user", "password", "role", "quota_key", "default_format", "query_id"),
     *("session_id", "session_timeout", "session_check", "wait_end_of_query", "buffer_size", "client_protocol_version"),
@@ -25,12 +25,12 @@ _FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*;?\s*\Z", re.IGNORECASE)
 
 
 class BadRequest(Exception):
-    """Becomes an exception in ClickHouse's shape, code 36 (BAD_ARGUMENTS)."""
+    """Sent as a ClickHouse exception with code 36 (BAD_ARGUMENTS)."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """`data` is None unless the statement inserts the bytes that came with it, in `format`."""
+    """`data` is None unless the statement inserts bytes that came with it, in the format `format`."""
 
     sql: str
     format: str
@@ -39,7 +39,7 @@ class Statement:
     data: bytes | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """Values of `{name:Type}`, in ClickHouse's escaped form, just as the URL carries them."""
+    """Values of `{name:Type}`, in ClickHouse's escaped form, as in the URL."""
 
 
 def parse_statement(url_params: Mapping[str, str], body: bytes, *, default_format: str = "TabSeparated") -> Statement:
@@ -84,7 +84,7 @@ def quote_name(name: str) -> str:
 
 
 def _join(query: str, body: bytes) -> bytes:
-    """The statement may stand in the URL, in the body, or begin in the one and go on in the other."""
+    """The statement is in the URL, in the body, or begins in the URL and continues in the body."""
     if query and body:
         return query.encode() + b"\n" + body
     return query.encode() or body

@@ -1,1 +1,1 @@
-"""Teaching the router: graded prompts in, weights, thresholds and their quality out."""
+"""Trains the router: from graded prompts to weights, thresholds and their quality."""

@@ -13,13 +13,13 @@ from tiergate.routing.quality import apgr, calibration_error, cpt, interval
 
 
 def score_rows(graded: Graded, weights: Weights) -> NDArray[np.float64]:
-    """The score of each row, and 1 for those that structure sends to the large model in any case."""
+    """The score of each row; 1 for prompts whose structure alone sends them to the large model."""
     found = [complexity_of(prompt, weights) for prompt in graded.prompts()]
     return np.array([1.0 if each.needs_large else each.score for each in found])
 
 
 def qualities(graded: Graded, scores: NDArray[np.float64]) -> list[dict[str, Any]]:
-    """A row for each group of sources (what stands before the slash), and one for all."""
+    """A row for each group of sources (the part before the slash), and one for all of them."""
     groups = np.array([source.partition("/")[0] for source in graded.sources.tolist()])
     names = sorted(set(groups.tolist()))
     rows = [_quality(name or "(no source)", scores[groups == name], graded.where(groups == name)) for name in names]
@@ -47,7 +47,7 @@ def _quality(name: str, scores: NDArray[np.float64], graded: Graded) -> dict[str
 
 
 def threshold_at(graded: Graded, weights: Weights, large_share: float) -> dict[str, Any]:
-    """The lowest threshold at which at most this share goes large, and what that recovers on these rows."""
+    """The lowest threshold that sends at most this share to the large model, and what that recovers on these rows."""
     scores = score_rows(graded, weights)
     num_forced = int((scores == 1.0).sum())
     if num_forced > large_share * len(scores):
@@ -56,7 +56,7 @@ def threshold_at(graded: Graded, weights: Weights, large_share: float) -> dict[s
             f"a share of {large_share:g} cannot be held"
         )
     order = np.sort(scores)[::-1]
-    # The first that is not to go large, and a hair more.
+    # Just above the first score that must stay with the small model.
     place = int(large_share * len(order))
     threshold = 0.0 if place >= len(order) else float(np.nextafter(order[place], 1.0))
     is_large = scores >= threshold
@@ -70,7 +70,7 @@ def threshold_at(graded: Graded, weights: Weights, large_share: float) -> dict[s
 
 
 def share_for(cost: float, *, small_cost: float, large_cost: float) -> float:
-    """The share of large calls at which requests cost `cost`, all three of as many requests."""
+    """The share of large calls at which requests cost `cost`. All three costs are for the same number of requests."""
     if not small_cost < large_cost < float("inf"):
         raise Failure(f"the large model must cost more than the small one, got {large_cost:g} and {small_cost:g}")
     if not cost >= small_cost:

@@ -1,11 +1,11 @@
-"""Which rows are held out together: whole sources, so that a score is judged on what it never saw."""
+"""Folds for cross-validation. Whole sources are held out, so that a score is judged on sources it never saw."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def make_folds(sources: NDArray[np.str_], num_folds: int, *, seed: int = 0) -> NDArray[np.intp]:
-    """The fold of each row, from 0. `benchmark/subject` is held out whole, a source without a slash by rows."""
+    """The fold of each row, from 0. A source with a slash (`benchmark/subject`) is held out whole, others by rows."""
     rng = np.random.default_rng(seed)
     folds = np.empty(len(sources), dtype=np.intp)
     names = np.unique(sources)

@@ -1,4 +1,4 @@
-"""Graded prompts: which of the two models answered each right. JSON lines, gzipped where the name ends in .gz."""
+"""Graded prompts: which of the two models answered each correctly. JSON lines, gzipped if the name ends in .gz."""
 
 import gzip
 from pathlib import Path
@@ -14,7 +14,7 @@ from tiergate.failure import Failure
 
 
 class Row(msgspec.Struct, kw_only=True, frozen=True):
-    """`prompt`, or `messages` and `tools` as a client sends them. `source` only says what is held out together."""
+    """`prompt`, or `messages` and `tools` as a client sends them. `source` only decides what is held out together."""
 
     weak_correct: bool
     strong_correct: bool
@@ -46,7 +46,7 @@ class Graded:
 
     @property
     def labels(self) -> NDArray[np.float64]:
-        """1 where the large model is right and the small one is wrong: what a score is the probability of."""
+        """1 where the large model is right and the small one is wrong, otherwise 0. A score is the probability of 1."""
         return (self.gains > 0).astype(np.float64)
 
     def where(self, mask: NDArray[np.bool_]) -> "Graded":
@@ -60,7 +60,8 @@ class Graded:
 
 
 def read_graded(files: list[Path]) -> Graded:
-    """Raises Failure, naming file and line, for what cannot be read, and for rows that teach nothing."""
+    """Raises Failure, naming the file and the line, if a file cannot be read, a row is invalid, or there are no
+    rows."""
     graded = Graded([row for file in files for row in _read_rows(file)])
     if not graded.rows:
         raise Failure(f"{', '.join(map(str, files))}: no rows")
@@ -68,7 +69,7 @@ def read_graded(files: list[Path]) -> Graded:
 
 
 def check_both_classes(graded: Graded) -> None:
-    """Raises Failure where the large model never, or always, is right where the small one is wrong."""
+    """Raises Failure if the large model alone is right on no row or on all rows, or if it does not gain in total."""
     num_gained = int(graded.labels.sum())
     if num_gained in (0, len(graded.rows)) or graded.gains.sum() <= 0:
         raise Failure(

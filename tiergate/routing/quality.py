@@ -1,4 +1,4 @@
-"""How good a score is: accuracy recovered against the share of large calls, with intervals.
+"""The quality of a score: the accuracy it recovers by the share of large calls, with confidence intervals.
 
 PGR(share) = (accuracy of the router - accuracy of the small model) / (large - small), at that share of large calls
 APGR       = its mean over shares of 0 %, 10 %, ... 100 %; random routing has 0.5
@@ -15,7 +15,7 @@ SHARES = np.linspace(0.0, 1.0, 11)
 
 
 def recovered(scores: Floats, gains: Floats) -> Floats:
-    """[rows + 1]: PGR when the 0, 1, 2, ... highest scores go large. Among equals the earlier row goes first."""
+    """[rows + 1]: PGR when the 0, 1, 2, ... highest scores go large. Among equal scores the earlier row goes first."""
     order = np.argsort(-scores, kind="stable")
     total = gains.sum()
     return np.concatenate(([0.0], np.cumsum(gains[order]))) / (total if total else np.nan)
@@ -37,7 +37,7 @@ def cpt(scores: Floats, gains: Floats, wanted: float) -> float:
 def interval(
     measure: Callable[[NDArray[np.intp]], float], num_rows: int, *, num_draws: int = 500, seed: int = 0
 ) -> tuple[float, float]:
-    """The middle 95 % of the measure over rows drawn again with replacement."""
+    """The middle 95 % of the measure over bootstrap samples of the rows."""
     rng = np.random.default_rng(seed)
     found = [measure(rng.integers(0, num_rows, num_rows)) for _ in range(num_draws)]
     low, high = np.nanquantile(found, [0.025, 0.975])

@@ -1,7 +1,7 @@
-"""From graded prompts to weights: a linear model of the words, a line of the length, and trees over all features.
+"""Trains weights on graded prompts: a linear model of the words, a line of the length, and trees over all features.
 
 The target is the gain (1: only the large model is right, -1: only the small one, 0: no difference). Ranking by the
-gain is what recovers accuracy; the calibration then says for each rank how often the large model is right where the
+gain recovers the most accuracy. The calibration then gives, for each rank, how often the large model is right and the
 small one is wrong.
 """
 
@@ -24,26 +24,26 @@ from tiergate.routing.trees import Plan, grow
 
 Floats = NDArray[np.float64]
 LENGTH_SLOPE, OPEN_LENGTH_SLOPE, RULES_SLOPE = 0.05, 0.08, 0.22
-"""Set by hand, not learnt: the gain from each e-fold of a prompt's length, and the more where there are no options;
-and from rules in the system message that restrict the answer."""
+"""Slopes set by hand, not learnt: the gain for each e-fold of a prompt's length, the additional gain for it if the
+prompt offers no options, and the gain for rules in the system message that restrict the answer."""
 WORD_SHRINKAGE = 100.0
 NUM_FOLDS = 5
 NUM_BINS = 20
 _UNSEEN = frozenset(PLACE[name] for name in LINEAR)
 _RISE = 0.01
-"""Added along the calibration, so that where it is level the ranking still shows."""
+"""Added along the calibration curve, from -0.01 to 0.01, so that its level parts keep the ranking."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """scores: of each row, by weights that did not see it, calibrated on all of them."""
+    """scores: each row's score, by weights that were trained without its fold, calibrated on all rows."""
 
     content: Content
     scores: Floats
 
 
 def train(graded: Graded, *, note: str, plan: Plan | None = None) -> Trained:
-    """Raises Failure for data of one class."""
+    """Raises Failure if there is nothing to learn; see `check_both_classes`."""
     check_both_classes(graded)
     plan = plan or Plan()
     prompts = graded.prompts()
@@ -73,7 +73,7 @@ def _held_out_raw(graded: Graded, readings: list[Reading], plan: Plan) -> Floats
 
 
 def fit(graded: Graded, readings: list[Reading], plan: Plan, note: str) -> Content:
-    """Weights without calibration. `readings` are the rows'."""
+    """Weights without calibration. readings: one for each row, in order."""
     table = np.stack([reading.features for reading in readings])
     gains, weights = graded.gains, graded.weights
     words = _word_table(readings)
@@ -98,7 +98,7 @@ def fit(graded: Graded, readings: list[Reading], plan: Plan, note: str) -> Conte
 
 
 def _line(table: NDArray[np.float32], gains: Floats, weights: Floats) -> tuple[Floats, float]:
-    """The slopes held before, and a level for prompts with and without options."""
+    """The slopes set by hand, and a fitted level for prompts with and without options."""
     linear = np.zeros(len(NAMES))
     linear[PLACE["log_chars"]], linear[PLACE["open_log_chars"]] = LENGTH_SLOPE, OPEN_LENGTH_SLOPE
     linear[PLACE["rule_constraints"]] = RULES_SLOPE
@@ -112,7 +112,7 @@ def _line(table: NDArray[np.float32], gains: Floats, weights: Floats) -> tuple[F
 
 
 def _word_table(readings: list[Reading]) -> csr_matrix:
-    """[rows, hashes]: each word counts 1 / sqrt(words)."""
+    """[rows, hashes]: each word of a prompt counts 1 / sqrt(number of its words)."""
     hashes = [reading.words.hashes for reading in readings]
     sizes = np.array([len(each) for each in hashes])
     values = np.repeat(1.0 / np.sqrt(np.maximum(1, sizes)), sizes)
@@ -139,7 +139,7 @@ def _held_out_word_gains(words: csr_matrix, graded: Graded) -> Floats:
 
 
 def calibration(raw: Floats, graded: Graded) -> tuple[Floats, Floats]:
-    """Knots and the probability at each, from bins of equal weight, made to rise."""
+    """Knots and the probability at each, from bins of equal weight, made monotonic."""
     order = np.argsort(raw)
     place = np.cumsum(graded.weights[order])
     bins = np.minimum((place / place[-1] * NUM_BINS).astype(int), NUM_BINS - 1)

@@ -1,4 +1,4 @@
-"""Boosted oblivious trees: all nodes of a level ask the same question, so that a forest is read in five numpy calls."""
+"""Boosted oblivious trees: all nodes of a level make one comparison, so a forest is evaluated in five numpy calls."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Plan:
     num_trees: int = 120
     learning_rate: float = 0.06
     shrinkage: float = 60.0
-    """Rows of no gain that every leaf is thought to hold besides its own."""
+    """Pseudo-rows without gain added to every leaf, which shrink its gain."""
     num_bins: int = 24
     column_share: float = 0.35
     row_share: float = 0.7
@@ -43,7 +43,7 @@ class Forest:
 def grow(
     table: NDArray[np.float32], targets: Floats, weights: Floats, plan: Plan, unseen: Collection[int] = ()
 ) -> Forest:
-    """Squared loss; each tree sees other columns and rows, none the columns `unseen`."""
+    """Minimize the squared loss. Each tree sees a random part of the columns and rows, but not the columns `unseen`."""
     rng = np.random.default_rng(plan.seed)
     cuts = [_cuts(table[:, column], plan.num_bins) for column in range(table.shape[1])]
     bins = np.stack([np.searchsorted(cut, table[:, column]) for column, cut in enumerate(cuts)])
@@ -70,7 +70,7 @@ def grow(
 
 
 def _cuts(values: NDArray[np.float32], num_bins: int) -> NDArray[np.float32]:
-    """Half of them part the rows evenly, half the values that occur, so that what is rare is told apart too."""
+    """Half of the cuts divide the rows evenly, half the distinct values, so that rare values are separated too."""
     places = np.linspace(0, 1, num_bins // 2 + 1)[1:-1]
     parted = [np.quantile(each, places) for each in (values, np.unique(values))]
     cuts = np.unique(np.concatenate(parted).astype(np.float32))
@@ -87,7 +87,7 @@ def _grow_one(
     weights: Floats,
     plan: Plan,
 ) -> list[tuple[int, int]]:
-    """Column and place of the cut of each level."""
+    """The column and the index of the cut of each level."""
     bins, pulls, weights = bins[:, rows], pulls[rows], weights[rows]
     leaves, asked = np.zeros(len(rows), dtype=np.intp), []
     for level in range(plan.depth):

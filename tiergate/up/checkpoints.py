@@ -1,4 +1,4 @@
-"""Which checkpoints and adapters the two pools serve: the demo's, or one's own."""
+"""Chooses the checkpoints and adapters of the two pools: the demo's, or the user's own."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from router.fleet import LARGE, SMALL
 from tiergate.failure import Failure
 
 _DEMO = Path(__file__).parents[2] / "demo"
-"""Beside this package, in a checkout and in an installation."""
+"""The demo is beside this package, both in a checkout and in an installation."""
 
 
 class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
@@ -25,7 +25,7 @@ def choose_checkpoints(small: Path | None, large: Path | None) -> tuple[Checkpoi
     chosen = (_choose(SMALL, small), _choose(LARGE, large))
     if chosen[0].name != chosen[1].name:
         return chosen
-    # One folder name twice: two pools, so two model ids.
+    # Both folders have the same name, but the two pools need two model ids.
     first, second = (msgspec.structs.replace(each, name=f"{each.name}-{each.pool}") for each in chosen)
     return first, second
 
@@ -35,7 +35,7 @@ def _choose(pool: str, path: Path | None) -> Checkpoint:
         if not (path / "config.json").is_file():
             raise Failure(f"--{pool} {path}: there is no config.json; give the folder of a Hugging Face checkpoint")
         resolved = path.resolve()
-        # A model's id has no spaces.
+        # A model id must not contain spaces.
         name = "-".join(resolved.name.split())
         return Checkpoint(pool=pool, name=name, path=resolved, adapters={})
     if not (_DEMO / "models" / pool / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""One child process: in a session of its own, so that Ctrl-C reaches only us, and killed by the kernel if we are."""
+"""A child process, in a session of its own so that Ctrl-C reaches only us. On Linux the kernel kills it when we die."""
 
 import asyncio
 import ctypes
@@ -52,7 +52,7 @@ class Child:
             os.killpg(self._process.pid, number)
 
     async def lines(self) -> AsyncIterator[str]:
-        """Its output and errors, until both are closed."""
+        """The lines of its stdout and stderr, until both are closed."""
         rest = b""
         while chunk := await self._output.read(65_536):
             *whole, rest = (rest + chunk).split(b"\n")
@@ -66,7 +66,7 @@ class Child:
 
 
 async def _reader_of(descriptor: int) -> asyncio.StreamReader:
-    """It closes the descriptor at its end."""
+    """A reader that closes the descriptor at the end of the stream."""
     reader = asyncio.StreamReader()
     pipe = os.fdopen(descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
@@ -74,7 +74,7 @@ async def _reader_of(descriptor: int) -> asyncio.StreamReader:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """To run in the child before the program: Linux then kills the child when we die, even by kill -9."""
+    """A function to run in the child before the program, so that Linux kills the child when we die, even by kill -9."""
     if sys.platform != "linux":
         return None
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()

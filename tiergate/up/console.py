@@ -36,5 +36,5 @@ class Console:
             self._stream.write(text)
             self._stream.flush()
         except (BrokenPipeError, ValueError):
-            # Whoever read our lines has gone; that is no reason to stop serving.
+            # The reader of our output has gone, which is no reason to stop serving.
             pass

@@ -1,4 +1,4 @@
-"""The data directory: private, and one `up` at a time."""
+"""The data directory: private, and used by one `up` at a time."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ from tiergate.failure import Failure
 
 @contextmanager
 def owned(data_dir: Path) -> Iterator[Path]:
-    """Create `data_dir`, or close it to others, and hold it; its absolute path.
+    """Create `data_dir` or make it private, lock it, and yield its absolute path.
 
-    Raises Failure when it cannot be written, belongs to somebody else or is in use.
+    Raises Failure if it cannot be written, belongs to another user or is in use.
     """
     path = data_dir.absolute()
     try:
@@ -34,7 +34,7 @@ def owned(data_dir: Path) -> Iterator[Path]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace `path` at once by a file that only its owner can read."""
+    """Replace `path` atomically and durably by a file that only its owner can read."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "wb") as file:

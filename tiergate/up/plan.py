@@ -1,4 +1,4 @@
-"""Which processes `up` runs, with which arguments and environment. Pure: nothing is started here."""
+"""Plans the processes of `up`, with their arguments and environment. Pure: nothing is started here."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ from tiergate.up.service import Spec
 from tiergate.up.valkey import redis_url
 
 GATEWAY_STOP_S = 40.0
-"""More than the gateway's own drain, so that streams end by themselves."""
+"""Longer than the gateway's own drain, so that streams end by themselves."""
 LOADED_WITHIN_S = 1800.0
-"""A large checkpoint on a slow disk takes its time."""
+"""How long a worker may take to load: a large checkpoint on a slow disk needs minutes."""
 
 
 class Ports(msgspec.Struct, kw_only=True, frozen=True):
@@ -46,7 +46,7 @@ def make_plan(
     environment: Mapping[str, str],
     num_cores: int,
 ) -> Plan:
-    """`valkey`: its binary and its configuration file."""
+    """valkey: the server's binary and its configuration file."""
     env = {**environment, **_settings(data_dir, ports=ports, kept=kept, environment=environment)}
     clickhouse_dir, threads = str(data_dir / "clickhouse"), max(1, num_cores // len(checkpoints))
     return Plan(
@@ -55,7 +55,7 @@ def make_plan(
             argv=tuple(map(str, valkey)),
             env=environment,
             probe=answers_ping(ports.valkey, password=kept.valkey_password),
-            # About the kernel's settings, for servers larger than this one can get.
+            # Advice on kernel settings that only matters for larger servers than this one can become.
             muted=("Memory overcommit must be enabled",),
         ),
         clickhouse=Spec(
@@ -102,7 +102,7 @@ def _worker(checkpoint: Checkpoint, port: int, ledger: Path, *, env: Mapping[str
 
 
 def _settings(data_dir: Path, *, ports: Ports, kept: Secrets, environment: Mapping[str, str]) -> dict[str, str]:
-    """In the environment and not among the arguments, which every user of the machine can read."""
+    """Settings as environment variables, since every user of the machine can read arguments."""
     artifacts = environment.get("TIERGATE_ARTIFACTS_URL") or str(data_dir / "artifacts")
     redis = redis_url(port=ports.valkey, password=kept.valkey_password)
     return {
@@ -116,14 +116,14 @@ def _settings(data_dir: Path, *, ports: Ports, kept: Secrets, environment: Mappi
         "TIERGATE_BOOTSTRAP_ADMIN_KEY": kept.admin_key,
         "TIERGATE_WORKER_KEY": kept.worker_key,
         "TIERGATE_WORKER_REGISTER": redis,
-        # What `up` prints is for people.
+        # The output of `up` is for people.
         "TIERGATE_LOG_FORMAT": "text",
         "PYTHONUNBUFFERED": "1",
     }
 
 
 def _threads(count: int) -> dict[str, str]:
-    """A bound for each worker, which takes fewer threads for a model that is too small to gain by them."""
+    """Bounds the threads of each worker. A worker uses fewer for a model that is too small to gain from them."""
     return {name: os.environ.get(name, str(count)) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
 
 

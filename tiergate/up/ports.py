@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def check_free(port: int, *, host: str = LOOPBACK) -> None:
-    """Raises Failure when something listens there, or we may not."""
+    """Raises Failure if the port is in use or we may not listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

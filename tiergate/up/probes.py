@@ -1,4 +1,4 @@
-"""Whether a process is up: one request over loopback, judged by the first bytes of its answer. No HTTP library."""
+"""Probes whether a process is up: one request over loopback, judged by the answer's first bytes. No HTTP library."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ def answers_http(port: int, path: str) -> Probe:
 
 
 def answers_ping(port: int, *, password: str) -> Probe:
-    """Whether a Valkey accepts the password and has read its file."""
+    """Whether a Valkey accepts the password and has loaded its data."""
     return lambda: _exchange(port, f"AUTH {password}\r\nPING\r\n".encode(), expected=b"+OK\r\n+PONG\r\n")
 
 

@@ -1,4 +1,4 @@
-"""What `up` says when everything runs: to people as a block, to scripts as JSON."""
+"""The announcement that everything is ready: a block of text for people, JSON for scripts."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +11,7 @@ from tiergate.up.secrets import Secrets
 
 
 class Ready(msgspec.Struct, kw_only=True, frozen=True):
-    """The documented fields of `--json-ready FILE`. `base_url` is what OpenAI's clients take, `/v1` included."""
+    """The documented fields of `--json-ready FILE`. `base_url` includes `/v1`, as OpenAI's clients require."""
 
     base_url: str
     admin_key: str
@@ -31,10 +31,10 @@ def make_ready(origin: str, kept: Secrets) -> Ready:
 
 
 def ready_block(ready: Ready, keys_file: Path, *, after_s: float, shows_keys: bool) -> str:
-    """shows_keys: for a terminal. A log is kept, copied and read by others, so it only tells where the keys are."""
+    """shows_keys: true for a terminal. Logs are kept, copied and read by others, so they only name the keys' file."""
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
     keys = _keys(ready) if shows_keys else f"  keys            {keys_file} (for its owner only)"
-    # In the shell, from the file's line `"enterprise_key": "..."`.
+    # Shell code that reads the key from the file's line `"enterprise_key": "..."`.
     read_key = f'$(sed -n \'s/.*"enterprise_key": "\\(.*\\)".*/\\1/p\' {shlex.quote(str(keys_file))})'
     return f"""
 tiergate is ready ({after_s:.1f} s)
@@ -59,7 +59,7 @@ def _keys(ready: Ready) -> str:
 
 
 def write_ready(path: Path, ready: Ready) -> None:
-    """At once and readable by its owner only: it holds keys. Raises Failure."""
+    """Write the file atomically and readable by its owner only, since it holds keys. Raises Failure."""
     try:
         write_private(path, msgspec.json.encode(ready) + b"\n")
     except OSError as error:

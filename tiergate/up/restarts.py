@@ -1,4 +1,4 @@
-"""When a process that died is started again, and when that is given up. Pure."""
+"""Decides when a process that died is started again, and when to give up. Pure."""
 
 QUICK_DEATH_S = 10.0
 MAX_FAILED_STARTS = 5
@@ -6,10 +6,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 4.0
 
 
 class Restarts:
-    """Only starts that fail by themselves count towards giving up.
+    """Only starts that fail on their own count towards giving up.
 
-    A process that ran well and is killed from outside comes back, however often. A process that the kernel kills during
-    its first start (for want of memory) does not.
+    A process that ran well and is killed from outside is always restarted. A process that the kernel kills during its
+    first start, for lack of memory, is not restarted forever.
     """
 
     def __init__(self, *, has_probe: bool) -> None:
@@ -19,10 +19,10 @@ class Restarts:
         self.num_failed_starts = 0
 
     def note(self, status: int, *, lived_s: float, became_ready: bool) -> None:
-        """A death; `status` is negative for a signal."""
+        """Note that the process died. status: its exit code, negative for a signal."""
         is_quick = lived_s < QUICK_DEATH_S
         self._num_quick_deaths = self._num_quick_deaths + 1 if is_quick else 1
-        # Without a probe, a process has to live for a while to be believed.
+        # Without a probe, a process counts as ready once it has lived for a while.
         if became_ready if self._has_probe else not is_quick:
             self._was_ready = True
             self.num_failed_starts = 0
@@ -34,7 +34,7 @@ class Restarts:
         return self.num_failed_starts >= MAX_FAILED_STARTS
 
     def is_bad_input(self, status: int, *, code: int) -> bool:
-        """Whether exit code `code` means what it says: a process that ran before had good input."""
+        """Whether the process exited with `code` because of bad input; one that ran before had good input."""
         return status == code and not self._was_ready
 
     @property

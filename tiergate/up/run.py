@@ -1,4 +1,4 @@
-"""The order of things in `tiergate up`."""
+"""`tiergate up`: the order in which everything is started."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def run(options: Options) -> int:
-    """Run until a signal; the exit code. Raises Failure for what the user has to change."""
+    """Run until a signal; returns the exit code. Raises Failure on a crash, or if the user has to change something."""
     checkpoints = choose_checkpoints(options.small, options.large)
     check_free(options.port)
     with owned(options.data_dir) as data_dir:
@@ -57,7 +57,7 @@ class _Platform:
     async def run(self) -> int:
         self._listen_to_signals()
         plan, add = self._plan, self._supervisor.add
-        # Stopped in reverse: the gateway before what it needs.
+        # Services are stopped in reverse order: the gateway before the services that it needs.
         add(plan.valkey)
         workers = [add(spec) for spec in plan.workers]
         clickhouse = add(plan.clickhouse)
@@ -112,7 +112,7 @@ class _Platform:
 
 
 def _plan(data_dir: Path, checkpoints: tuple[Checkpoint, ...], ports: Ports, kept: Secrets) -> Plan:
-    """Raises Failure when a variable of the environment is bad, before anything is started."""
+    """Raises Failure for a bad environment variable, before anything is started."""
     config = write_config(data_dir / "valkey", port=ports.valkey, password=kept.valkey_password)
     plan = make_plan(
         data_dir,
@@ -135,7 +135,7 @@ def _pick_ports(gateway: int, *, num_workers: int) -> Ports:
 
 
 def _forget(path: Path) -> None:
-    """A file of an earlier run must not be taken for ours. Raises Failure when ours could not be written."""
+    """Remove an earlier run's file, lest it be mistaken for ours. Raises Failure if ours could not be written."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

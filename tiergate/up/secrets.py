@@ -1,4 +1,4 @@
-"""Keys that `up` makes once and keeps, in `keys.json` of mode 0600."""
+"""Secrets that `up` makes once and keeps in `keys.json`, a file of mode 0600."""
 
 import secrets
 from pathlib import Path
@@ -12,9 +12,9 @@ KEYS_FILE = "keys.json"
 
 
 class Secrets(msgspec.Struct, kw_only=True, frozen=True):
-    """The tenants' keys are made by the gateway, and empty until then.
+    """The tenants' keys are empty until the gateway has made them.
 
-    clickhouse_password is empty in a file of an earlier version, until `load_secrets` makes one.
+    clickhouse_password is missing in a file of an earlier version; `load_secrets` then makes one.
     """
 
     worker_key: str
@@ -27,7 +27,10 @@ class Secrets(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def load_secrets(data_dir: Path) -> Secrets:
-    """Read the file, or make it, or what it lacks. Raises Failure for one that cannot be read, and leaves it alone."""
+    """Read the file, or make it or the secret that it lacks.
+
+    Raises Failure if the file cannot be read, and leaves it unchanged.
+    """
     path = data_dir / KEYS_FILE
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Secrets)

@@ -1,6 +1,6 @@
-"""What a fresh platform needs before it answers: models, prices, adapters, and two tenants with a key each.
+"""Seeds a new platform with what it needs to serve: models, prices, adapters, and two tenants with a key each.
 
-Over the admin API, as any administrator would; what is there already stays as it is.
+Uses the admin API, as any administrator would. What exists already is kept.
 """
 
 import time
@@ -20,12 +20,12 @@ from tiergate.up.service import PROBE_PAUSE_S
 TIMEOUT_S = 10.0
 SEEN_WITHIN_S = 30.0
 TENANTS = {"enterprise_key": ("acme", "enterprise"), "free_key": ("hobby", "free")}
-# Prompt, cached prompt and completion, a token in 1e-9 dollars.
+# Prices of a prompt, cached prompt and completion token, in 1e-9 dollars.
 _SMALL_PRICE, _LARGE_PRICE = (100, 25, 400), (900, 225, 3600)
 
 
 class ServedModel(msgspec.Struct, kw_only=True, frozen=True):
-    """What a worker says that it serves."""
+    """The model and adapters that a worker reports to serve."""
 
     checkpoint: Checkpoint
     context_window: int
@@ -33,7 +33,7 @@ class ServedModel(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def ask_worker(checkpoint: Checkpoint, url: str, *, worker_key: str) -> ServedModel:
-    """The window and the adapters that the worker really has. Raises Failure."""
+    """Ask the worker for the context window and the adapters that it actually has. Raises Failure."""
     headers = {"Authorization": f"Bearer {worker_key}"}
     try:
         report = httpx.get(f"{url}/load", headers=headers, timeout=TIMEOUT_S).raise_for_status().json()
@@ -45,7 +45,7 @@ def ask_worker(checkpoint: Checkpoint, url: str, *, worker_key: str) -> ServedMo
 
 
 def await_replicas(client: AdminClient, urls: Sequence[str]) -> None:
-    """Until the gateway sees every worker in good health: their heartbeats tell it. Raises Failure."""
+    """Wait until the gateway sees every worker as healthy, by its heartbeats. Raises Failure."""
     deadline = time.monotonic() + SEEN_WITHIN_S
     while missing := set(urls) - {worker["url"] for worker in client.rows("/workers") if worker["is_healthy"]}:
         if time.monotonic() > deadline:
@@ -71,7 +71,10 @@ def seed_models(client: AdminClient, served: Sequence[ServedModel]) -> None:
 
 
 def seed_tenants(client: AdminClient, kept: Secrets, *, base_url: str) -> Secrets:
-    """The two tenants and, where the kept key does not work, a new key of theirs. Raises Failure."""
+    """Create the two tenants if they are missing, and a new key for each whose kept key does not work.
+
+    Returns the secrets with the new keys. Raises Failure.
+    """
     ids = {tenant["name"]: tenant["id"] for tenant in client.rows("/tenants")}
     keys: dict[str, str] = {}
     for field, (name, tier) in TENANTS.items():
@@ -85,7 +88,7 @@ def seed_tenants(client: AdminClient, kept: Secrets, *, base_url: str) -> Secret
 
 
 def _retire_others(client: AdminClient, declared: Mapping[str, Json], served: Sequence[ServedModel]) -> None:
-    """A pool serves one model: what served ours in an earlier run moves to a pool of its own, which has no workers."""
+    """Move models of earlier runs out of our pools, to pools without workers, since a pool serves one model."""
     holders = {model.checkpoint.pool: model.checkpoint.name for model in served}
     for name, model in declared.items():
         if holders.get(model["pool"], name) != name:

@@ -1,4 +1,4 @@
-"""One process that has to run: started, probed until ready, restarted when it dies, stopped when asked."""
+"""A process that has to run: started, probed until it is ready, restarted when it dies, stopped on request."""
 
 import asyncio
 import signal
@@ -17,10 +17,11 @@ PROBE_PAUSE_S = 0.05
 
 
 class Spec(msgspec.Struct, kw_only=True, frozen=True):
-    """probe None: the process is ready as soon as it runs. One that is not ready in time is killed and started again.
+    """probe: None if the process is ready as soon as it runs.
 
-    stop_within_s: from SIGTERM to SIGKILL.
-    muted: lines that contain one of these texts are not shown, since they advise somebody else.
+    ready_within_s: a process that is not ready by then is killed and started again.
+    stop_within_s: the time from SIGTERM to SIGKILL.
+    muted: lines that contain one of these texts are not shown, since they do not apply here.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Spec(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Crashed(Exception):
-    """A process that will not run; the message is one line with its own last words."""
+    """A process cannot be kept running; the message is one line, usually the last that the process printed."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -56,7 +57,7 @@ class Service:
         return self._child.pid if self._child is not None else None
 
     async def run(self) -> None:
-        """Keep it running until `stop`. Raises Crashed when it cannot be kept."""
+        """Keep the process running until `stop`. Raises Crashed if it cannot be kept running."""
         restarts = Restarts(has_probe=self.spec.probe is not None)
         try:
             while not self._stopping.is_set():
@@ -73,7 +74,7 @@ class Service:
             self._ended.set()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL when it takes too long."""
+        """Send SIGTERM, and SIGKILL if the process takes too long."""
         self._stopping.set()
         if self._child is None:
             return
@@ -128,7 +129,7 @@ class Service:
         self._console.say(f"{self.spec.name} is ready after {time.monotonic() - started_at:.1f} s")
 
     def _check(self, status: int, restarts: Restarts) -> None:
-        """Raises Crashed when another try makes no sense."""
+        """Raises Crashed if starting it again is pointless."""
         if restarts.is_bad_input(status, code=BAD_INPUT):
             raise Crashed(self._last_line or f"{self.spec.name} refused its options", BAD_INPUT)
         if restarts.is_hopeless:

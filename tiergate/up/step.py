@@ -1,4 +1,4 @@
-"""A process that has to end well before others may start."""
+"""A process that has to succeed before others may start."""
 
 import signal
 
@@ -8,7 +8,7 @@ from tiergate.up.service import Crashed, Spec, describe
 
 
 async def run_step(spec: Spec, console: Console) -> None:
-    """Raises Crashed with its last line when it ends with another status than 0."""
+    """Raises Crashed with its last line if its exit status is not 0."""
     last_line = ""
     child = await Child.start(spec.argv, spec.env)
     try:

@@ -1,4 +1,4 @@
-"""Services in the order of their start: run together, stopped in reverse, all of them or none."""
+"""Runs services together: started in order, stopped in reverse, and if one crashes all are stopped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,7 +8,7 @@ from tiergate.up.service import Crashed, Service, Spec
 
 
 class Supervisor:
-    """`needs` of a service: what has to have happened before it is started."""
+    """`needs` of a service is awaited before the service is started."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -34,7 +34,7 @@ class Supervisor:
             service.kill()
 
     async def run(self, on_start: Callable[[], Awaitable[None]]) -> None:
-        """Run everything, and `on_start` beside it, until `request_stop` or a crash. Raises Crashed."""
+        """Run all services, and `on_start` beside them, until `request_stop` or a crash. Raises Crashed."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._keep(service, needs)) for service, needs in self._services]

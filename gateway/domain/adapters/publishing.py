@@ -1,4 +1,4 @@
-"""Publishing an uploaded adapter: its files are checked, stored and registered, in this order, or nothing is."""
+"""Publishes an uploaded adapter: its files are checked, stored and registered, in this order, or not at all."""
 
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ async def change_cache_policy(
     version: int | None = None,
     now: datetime,
 ) -> CacheTerms:
-    """`changes`: fields of `CacheTerms` to their new values. Raises NotFound or Stale."""
+    """`changes`: fields of `CacheTerms` and their new values. Raises NotFound or Stale."""
     principal.require_tenant(tenant_id)
     async with edit_of_maybe_none(sessions) as session:
         await require_tenant(session, tenant_id)

@@ -21,7 +21,7 @@ GENESIS = bytes(32)
 
 
 _PERSON = 2
-"""How many fields of `Contents`, the last ones, describe the person."""
+"""How many fields at the end of `Contents` describe the person."""
 
 
 class Frame(NamedTuple):
@@ -36,7 +36,7 @@ class Frame(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The part of a row that can be erased. `detail`, `before` and `after` are JSON exactly as the database holds it."""
+    """The part of a row that can be erased. `detail`, `before` and `after` are JSON, exactly as in the database."""
 
     object_id: str
     request_id: str | None

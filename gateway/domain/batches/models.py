@@ -14,7 +14,7 @@ LIVE = ("validating", "in_progress", "finalizing", "cancelling")
 
 
 class Batch(Base):
-    """Run by the one gateway process that `holder` names, until `held_until`."""
+    """The gateway process that `holder` names runs the batch, until `held_until`."""
 
     __tablename__ = "batches"
     __table_args__ = (Index("ix_batches_tenant_id", "tenant_id"), Index("ix_batches_status", "status"))
@@ -22,13 +22,13 @@ class Batch(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
-    """In whose name its requests are made."""
+    """The key in whose name the batch's requests are made."""
     endpoint: Mapped[str] = mapped_column(String(64))
     input_file_id: Mapped[UUID]
     completion_window: Mapped[str] = mapped_column(String(8))
     notes: Mapped[dict[str, str] | None] = mapped_column("metadata", JSON)
     output_lasts_s: Mapped[int] = mapped_column(BigInteger)
-    """How long what it wrote is kept."""
+    """How long the batch's output files are kept."""
     status: Mapped[str] = mapped_column(String(16))
     model: Mapped[str | None] = mapped_column(String(200))
     errors: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)
@@ -51,15 +51,15 @@ class Batch(Base):
 
 
 class BatchResult(Base):
-    """What became of a line, until the batch has its files. A line has one result, whoever runs it."""
+    """The result of one line, kept until the batch's files exist. A line has one result, whichever process ran it."""
 
     __tablename__ = "batch_results"
 
     batch_id: Mapped[UUID] = mapped_column(ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True)
     line: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    """From 1, as in the input."""
+    """The line number in the input, from 1."""
     is_ok: Mapped[bool]
     content: Mapped[bytes] = mapped_column(LargeBinary)
-    """Its line of the output or of the error file."""
+    """The result as a line of the output or the error file."""
     event: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """The usage event that bills it, as JSON, until an outbox has it."""
+    """The usage event that bills the line, as JSON, until an outbox has it."""

@@ -1,4 +1,4 @@
-"""What clients ask of batches: create, read, list, cancel."""
+"""The operations on batches that clients have: create, read, list, cancel."""
 
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -20,12 +20,12 @@ NEVER = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
 def batch_name(batch_id: UUID) -> str:
-    """As clients know it."""
+    """The id that clients see."""
     return PREFIX + batch_id.hex
 
 
 def parse_batch_id(text: str) -> UUID:
-    """Raises NotFound for what is no batch's id."""
+    """Raises NotFound if the text is not a batch id."""
     try:
         if not text.startswith(PREFIX):
             raise ValueError
@@ -39,7 +39,7 @@ def batches_of(tenant_id: UUID) -> Select[Batch]:
 
 
 async def get_batch(session: AsyncSession, tenant_id: UUID, batch_id: UUID) -> Batch:
-    """Raises NotFound, also for another tenant's."""
+    """Raises NotFound, also for another tenant's batch."""
     found = await session.scalar(batches_of(tenant_id).where(Batch.id == batch_id))
     if found is None:
         raise NotFound("there is no such batch")
@@ -58,8 +58,8 @@ async def create_batch(
     max_live: int,
     now: datetime,
 ) -> Batch:
-    """Raises NotFound for the file, InvalidRequest for one that is not for batches, and LimitReached where too many are
-    under way."""
+    """Raises NotFound for a missing file, InvalidRequest for a file that is not for batches, and LimitReached if too
+    many batches are under way."""
     batch = Batch(
         id=new_id(now),
         tenant_id=principal.tenant_id,
@@ -99,7 +99,7 @@ async def create_batch(
 
 
 async def cancel_batch(sessions: Sessions, tenant_id: UUID, batch_id: UUID, *, now: datetime) -> Batch:
-    """What is done stays. Raises NotFound, and Conflict for one that has ended."""
+    """Results that exist already are kept. Raises NotFound, and Conflict for a batch that has ended."""
     async with sessions.begin() as session:
         batch = await session.scalar(batches_of(tenant_id).where(Batch.id == batch_id).with_for_update())
         if batch is None:

@@ -9,33 +9,33 @@ from gateway.database import Base
 
 
 class Erasure(Base):
-    """Of a tenant, or of one end user of it. What only carrying it out needs is gone once it has finished."""
+    """The erasure of a tenant or of one of its end users. Fields that only the job needs are cleared at its end."""
 
     __tablename__ = "erasures"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(index=True)
-    """No foreign key: the tenant's row goes."""
+    """No foreign key, because the tenant's row is deleted."""
     sealed_user: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """The end user's name under the pepper (names.py), until it has finished. So long no request with it is taken."""
+    """The end user's name, sealed under the pepper (names.py). Until it is cleared, requests with it are refused."""
     is_of_user: Mapped[bool]
     pseudonym: Mapped[UUID | None]
-    """What stands in the tenant's place in usage and invoices. None once it has finished: nobody can go back."""
+    """Replaces the tenant's id in usage and invoices. None once the job has finished: nobody can trace it back."""
     salt: Mapped[bytes | None] = mapped_column(LargeBinary(32))
-    """What pseudonyms of keys and end users are made with; as above."""
+    """Used to make pseudonyms of keys and end users. None once the job has finished, as above."""
     requested_by: Mapped[UUID | None]
-    """The key of who asked for it."""
+    """The id of the key, or the person, that requested the erasure."""
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
     looked_again_at: Mapped[datetime | None]
-    """When usage that came late, from a gateway or a topic that was away, was last looked for."""
+    """When we last looked for late usage, which a gateway or a topic that was away delivered afterwards."""
     waits_for: Mapped[str | None] = mapped_column(String(400))
-    """The store that is away or the work that is under way; None: it goes on."""
+    """The store that is away or the work under way that the job waits for; None: the job is not waiting."""
     progress: Mapped[dict[str, Any]] = mapped_column(JSON)
-    """What a step has to know after a crash, by its own names."""
+    """What the steps have to remember across a crash, under names of their own."""
     steps: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
-    """Those that are done: name, finished_at, counts."""
+    """The steps that are done: name, finished_at, counts."""
     sha256: Mapped[str | None] = mapped_column(String(64))
-    """Over the report."""
+    """The digest of the report."""
     seal: Mapped[bytes | None] = mapped_column(LargeBinary(32))
-    """Under the pepper, over `sha256`."""
+    """A seal over `sha256`, made with the pepper."""

@@ -1,4 +1,4 @@
-"""The name of an end user who is being erased never stands in the database as it is."""
+"""Seals the name of an end user who is being erased, so that the erasure never stores it in plain text."""
 
 from uuid import UUID
 
@@ -13,7 +13,7 @@ def seal_name(name: str, *, erasure_id: UUID, pepper: str) -> bytes:
 
 
 def unseal_name(sealed: bytes, *, erasure_id: UUID, peppers: Peppers) -> str | None:
-    """None: sealed under none of these."""
+    """None if the name was sealed under none of `peppers`."""
     try:
         return unseal(sealed, purpose=PURPOSE, bound_to=erasure_id.bytes, peppers=peppers).decode()
     except CannotUnseal:

@@ -1,4 +1,4 @@
-"""The platform vouches with its pepper for what an erasure's report says: the seal is over the report's SHA-256."""
+"""Seals over the reports of erasures: with its pepper, the platform vouches for a report's SHA-256."""
 
 import hashlib
 import hmac
@@ -11,6 +11,6 @@ def seal_of(digest: bytes, *, pepper: str) -> bytes:
 
 
 def sealed_with(seal: bytes | None, digest: bytes, *, peppers: Peppers) -> str | None:
-    """The pepper; None: none of these."""
+    """The pepper that made the seal; None: none of `peppers` did."""
     seals = ((pepper, seal_of(digest, pepper=pepper)) for pepper in peppers.all)
     return next((pepper for pepper, right in seals if hmac.compare_digest(seal or b"", right)), None)

@@ -23,13 +23,13 @@ _SALT_BYTES = 32
 
 
 def erasures_of(tenant_id: UUID | None) -> Select[Erasure]:
-    """A tenant's; None: everybody's."""
+    """The erasures of a tenant's end users; None: all erasures, including those of tenants."""
     query = select(Erasure)
     return query if tenant_id is None else query.where(Erasure.tenant_id == tenant_id, Erasure.is_of_user)
 
 
 async def get_erasure(sessions: Sessions, principal: Principal, erasure_id: UUID) -> Erasure:
-    """Raises NotFound for another tenant's, too."""
+    """Raises NotFound, also for another tenant's erasure."""
     async with sessions() as session:
         erasure = await session.get(Erasure, erasure_id)
     if erasure is None:
@@ -41,8 +41,10 @@ async def get_erasure(sessions: Sessions, principal: Principal, erasure_id: UUID
 async def begin_erasure(
     sessions: Sessions, principal: Principal, *, tenant_id: UUID, user_id: str | None, now: datetime
 ) -> Erasure:
-    """In one transaction with the tenant's end, so that none of its keys is let in any more. A tenant's administrator
-    may have its end users erased. Raises NotFound, Forbidden and Conflict."""
+    """The same transaction deletes a tenant that is to be erased, so that none of its keys is accepted any more.
+
+    A tenant's administrator may only have its end users erased. Raises NotFound, Forbidden or Conflict.
+    """
     principal.require_tenant(tenant_id)
     if user_id is None and not principal.is_platform_admin:
         raise Forbidden("a tenant's administrator may have its end users erased; the tenant itself the operator erases")
@@ -73,7 +75,7 @@ async def begin_erasure(
             steps=[],
         )
         session.add(erasure)
-        # The platform's own row, which the erasure leaves: it names nobody.
+        # This row is the platform's own, so the erasure leaves it; it names nobody.
         detail = {"tenant_id": str(tenant_id), "is_of_user": erasure.is_of_user}
         action = "erasure.begin"
         await record(session, principal, action, object_id=erasure.id, tenant_id=None, now=now, detail=detail)
@@ -81,7 +83,7 @@ async def begin_erasure(
 
 
 async def leaving_users(session: AsyncSession) -> frozenset[tuple[UUID, str]]:
-    """End users who are being erased, with their tenants."""
+    """(tenant id, user id) pairs of end users who are being erased."""
     peppers: Peppers = session.info.get("peppers", NO_PEPPER)
     running = await session.scalars(select(Erasure).where(Erasure.finished_at.is_(None), Erasure.is_of_user))
     named = [(row.tenant_id, _name_of(row, peppers=peppers)) for row in running]
@@ -95,7 +97,7 @@ def _name_of(erasure: Erasure, *, peppers: Peppers) -> str | None:
 
 
 async def _check_alone(session: AsyncSession, tenant_id: UUID, user_id: str | None, *, peppers: Peppers) -> None:
-    """Raises Conflict where the same is under way, or both a tenant and an end user of it."""
+    """Raises Conflict if the same erasure is under way, or if those of a tenant and of its end user would overlap."""
     running = await session.scalars(
         select(Erasure).where(Erasure.tenant_id == tenant_id, Erasure.finished_at.is_(None))
     )
@@ -105,7 +107,7 @@ async def _check_alone(session: AsyncSession, tenant_id: UUID, user_id: str | No
 
 
 async def _digests(session: AsyncSession, tenant_id: UUID) -> Sequence[str]:
-    """Of what the tenant's own adapters are made of."""
+    """The digests of the tenant's own adapters, sorted."""
     variants = select(AdapterVariant.digest).join(Adapter, Adapter.id == AdapterVariant.adapter_id)
     found = await session.scalars(variants.where(Adapter.tenant_id == tenant_id, AdapterVariant.digest.is_not(None)))
     return sorted({digest for digest in found if digest is not None})

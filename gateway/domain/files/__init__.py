@@ -1,1 +1,1 @@
-"""Files that tenants keep here for a while: what batches read, and what they wrote."""
+"""Files that the platform keeps for tenants for a while: the input and the output of batches."""

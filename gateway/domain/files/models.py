@@ -8,7 +8,7 @@ from gateway.database import Base
 
 
 class StoredFile(Base):
-    """Its content is in the object store, under `digest` and `id`."""
+    """A file's content is in the object store, under `digest` and `id`."""
 
     __tablename__ = "files"
     __table_args__ = (Index("ix_files_tenant_id", "tenant_id"), Index("ix_files_expires_at", "expires_at"))
@@ -22,4 +22,4 @@ class StoredFile(Base):
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     is_ready: Mapped[bool]
-    """False: room is taken for it, and its content is on the way; or it is leaving."""
+    """False: its content is being uploaded, with room reserved for it; or the file is being removed."""

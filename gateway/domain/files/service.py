@@ -16,19 +16,19 @@ PREFIX = "file-"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Of a tenant's files together."""
+    """Limits for all files of a tenant together."""
 
     num_files: int
     num_bytes: int
 
 
 def file_name(file_id: UUID) -> str:
-    """As clients know it."""
+    """The id that clients see."""
     return PREFIX + file_id.hex
 
 
 def parse_file_id(text: str) -> UUID:
-    """Raises NotFound for what is no file's id."""
+    """Raises NotFound if the text is not a file id."""
     try:
         if not text.startswith(PREFIX):
             raise ValueError
@@ -43,7 +43,7 @@ def files_of(tenant_id: UUID, *, now: datetime) -> Select[StoredFile]:
 
 
 async def get_file(session: AsyncSession, tenant_id: UUID, file_id: UUID, *, now: datetime) -> StoredFile:
-    """Raises NotFound, also for another tenant's."""
+    """Raises NotFound, also for another tenant's file."""
     found = await session.scalar(files_of(tenant_id, now=now).where(StoredFile.id == file_id))
     if found is None:
         raise NotFound("there is no such file")
@@ -51,7 +51,7 @@ async def get_file(session: AsyncSession, tenant_id: UUID, file_id: UUID, *, now
 
 
 async def reserve(sessions: Sessions, file: StoredFile, quota: Quota) -> None:
-    """Take room for a file whose content is about to be stored. Raises Forbidden beyond the quota."""
+    """Reserve room for a file whose content is about to be stored. Raises Forbidden beyond the quota."""
     async with sessions.begin() as session:
         await take_lock(session, "files")
         used = select(func.count(), func.coalesce(func.sum(StoredFile.size_bytes), 0))
@@ -75,7 +75,7 @@ async def note_ready(sessions: Sessions, file_id: UUID) -> None:
 
 
 async def hide_file(sessions: Sessions, tenant_id: UUID, file_id: UUID, *, now: datetime) -> StoredFile:
-    """Nobody sees it any more; its content may be removed. Raises NotFound, and Conflict while a batch reads it."""
+    """Hide the file, so that its content may be removed. Raises NotFound, and Conflict while a batch reads the file."""
     async with sessions.begin() as session:
         await take_lock(session, "files")
         found = await get_file(session, tenant_id, file_id, now=now)
@@ -86,7 +86,7 @@ async def hide_file(sessions: Sessions, tenant_id: UUID, file_id: UUID, *, now: 
 
 
 async def forget_file(sessions: Sessions, file_id: UUID) -> None:
-    """Once its content is gone."""
+    """Delete the file's row, once its content is gone."""
     async with sessions.begin() as session:
         found = await session.get(StoredFile, file_id)
         if found is not None:
@@ -96,7 +96,7 @@ async def forget_file(sessions: Sessions, file_id: UUID) -> None:
 async def files_to_remove(
     sessions: Sessions, *, now: datetime, abandoned_before: datetime, limit: int
 ) -> list[StoredFile]:
-    """Those that have expired, less what a batch still reads, and those that never became ready."""
+    """Expired files, and files created before `abandoned_before` that are not ready; none that a batch still reads."""
     is_read = StoredFile.id.in_(select(Batch.input_file_id).where(Batch.status.in_(LIVE)))
     is_abandoned = ~StoredFile.is_ready & (StoredFile.created_at < abandoned_before)
     over = or_(StoredFile.expires_at < now, is_abandoned) & ~is_read

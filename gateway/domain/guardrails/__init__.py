@@ -1,1 +1,1 @@
-"""Guardrails: whose they are, which texts they check, and what becomes of a request that they cannot check."""
+"""Guardrails: their owners, the texts they check, and what happens to a request that they cannot check."""

@@ -20,11 +20,11 @@ from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
 
 MAX_GUARDRAILS = 8
-"""Of a tenant, and of those for everybody: each is asked for every request."""
+"""Limit per tenant, and for those that are for everybody: each guardrail is asked for every request."""
 
 
 def guardrails_visible_to(tenant_id: UUID | None) -> Select[Guardrail]:
-    """A tenant's own and those for everybody; None: all."""
+    """A tenant's own guardrails and those for everybody; None: all."""
     query = select(Guardrail)
     if tenant_id is None:
         return query
@@ -41,14 +41,14 @@ async def create_guardrail(
     pepper: str,
     now: datetime,
 ) -> Guardrail:
-    """`fields`: the table's columns that a draft has, checked. `tenant_id` None: for everybody, which only an
-    administrator of the platform may say. Raises NotFound or Conflict."""
+    """`fields`: the columns that a draft has, already checked. `tenant_id` None: for everybody if the principal is a
+    platform administrator, else for the principal's own tenant. Raises NotFound or Conflict."""
     tenant_id = tenant_id if principal.is_platform_admin else tenant_id or principal.tenant_id
     principal.require_tenant(tenant_id)
     guardrail = Guardrail(id=new_id(now), tenant_id=tenant_id, created_at=now, changed_at=now, **fields)
     _set_authorization(guardrail, authorization, pepper=pepper)
     async with sessions.begin() as session:
-        # Two of one name, or one too many, must not be made at the same time.
+        # Two guardrails of one name, or one too many, must not be made at the same time.
         await take_lock(session, "names")
         if tenant_id is not None:
             await require_tenant(session, tenant_id)
@@ -84,8 +84,11 @@ async def change_guardrail(
     pepper: str,
     now: datetime,
 ) -> Guardrail:
-    """`has_authorization`: take this one, None for none; otherwise it keeps the one that it has. Raises NotFound,
-    Stale, and InvalidRequest for a URL at another server without one: the old one was given for the old server."""
+    """`has_authorization`: `authorization` replaces the current one, None removes it; otherwise the guardrail keeps it.
+
+    Raises NotFound, Stale, and InvalidRequest if the URL moves to another server without a new authorization: the old
+    one was given for the old server.
+    """
     async with sessions.begin() as session:
         guardrail = await require_guardrail(session, principal, guardrail_id)
         check_version(guardrail, version)
@@ -117,7 +120,7 @@ async def change_guardrail(
 async def delete_guardrail(
     sessions: Sessions, principal: Principal, guardrail_id: UUID, *, version: int | None = None, now: datetime
 ) -> None:
-    """Requests that are under way are checked to their end."""
+    """Requests under way are still checked to their end."""
     async with sessions.begin() as session:
         guardrail = await require_guardrail(session, principal, guardrail_id)
         check_version(guardrail, version)
@@ -136,7 +139,7 @@ async def delete_guardrail(
 
 
 async def require_guardrail(session: AsyncSession, principal: Principal, guardrail_id: UUID) -> Guardrail:
-    """One that the principal may administer. Raises NotFound."""
+    """A guardrail that the principal may administer. Raises NotFound."""
     guardrail = await session.get(Guardrail, guardrail_id)
     if guardrail is None:
         raise NotFound("there is no such guardrail")
@@ -153,5 +156,5 @@ def _set_authorization(guardrail: Guardrail, authorization: str | None, *, peppe
 
 
 def _shown(fields: Mapping[str, Any], *, has_authorization: bool | None) -> dict[str, Any]:
-    """For the audit log: no secret."""
+    """The fields for the audit log, without the secret."""
     return dict(fields) if has_authorization is None else {**fields, "has_authorization": has_authorization}

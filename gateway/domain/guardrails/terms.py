@@ -15,7 +15,7 @@ PURPOSE = b"tiergate guardrails"
 
 @dataclass(frozen=True, slots=True)
 class GuardrailTerms:
-    """A guardrail as the catalog has it."""
+    """A guardrail as the catalog holds it."""
 
     id: UUID
     tenant_id: UUID | None
@@ -44,7 +44,7 @@ GuardrailsByTenant = Mapping[UUID | None, Sequence[GuardrailTerms]]
 
 
 def seal_authorization(secret: str, *, guardrail_id: UUID, url: str, pepper: str) -> bytes:
-    """Bound to the guardrail and the origin of its URL: whoever may change either cannot have it sent elsewhere."""
+    """Binds the secret to the guardrail and the origin of its URL, so that changing either cannot send it elsewhere."""
     return sealing.seal(secret.encode(), purpose=PURPOSE, bound_to=bound_to(guardrail_id, url), pepper=pepper)
 
 

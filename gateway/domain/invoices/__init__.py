@@ -1,1 +1,1 @@
-"""Invoices, credit notes and prepaid credit, and what they need to know of a tenant."""
+"""Invoices, credit notes and prepaid credit, and a tenant's billing terms."""

@@ -1,4 +1,4 @@
-"""What is final never changes: triggers of revision 0007 refuse it, whoever asks."""
+"""Billing tables. Final invoices never change: the triggers of revision 0007 refuse any change, whoever asks."""
 
 from datetime import datetime
 from uuid import UUID
@@ -11,7 +11,7 @@ from gateway.domain.versions import Versioned
 
 
 class BillingAccount(Versioned, Base):
-    """How a tenant is billed; a tenant without a row: in UTC, without tax."""
+    """How a tenant is billed. A tenant without a row is billed in UTC and without tax."""
 
     __tablename__ = "billing_accounts"
 
@@ -20,11 +20,11 @@ class BillingAccount(Versioned, Base):
     tax_name: Mapped[str] = mapped_column(String(60))
     tax_basis_points: Mapped[int]
     recipient: Mapped[str] = mapped_column(Text)
-    """Name and address as they stand on the invoice, in lines."""
+    """Name and address as they appear on the invoice, in several lines."""
 
 
 class Invoice(Base):
-    """Or a credit note (`kind`), whose amounts are negative. Who is billed, where and at which tax is a copy."""
+    """An invoice, or a credit note (`kind`) with negative amounts. Recipient, time zone and tax are copies."""
 
     __tablename__ = "invoices"
     __table_args__ = (
@@ -44,22 +44,22 @@ class Invoice(Base):
     time_zone: Mapped[str] = mapped_column(String(64))
     period_start: Mapped[datetime]
     period_end: Mapped[datetime]
-    """Not included itself."""
+    """Exclusive."""
     calculation_id: Mapped[UUID | None]
-    """Names the rows of ClickHouse's `invoiced_events` that the lines are sums of."""
+    """Names the rows of ClickHouse's `invoiced_events` that the lines sum up."""
     calculated_at: Mapped[datetime]
     num_final_before: Mapped[int]
-    """Of the tenant's invoices when this one was calculated: one more, and a draft must be calculated anew."""
+    """The tenant's final invoices when this one was calculated; if there are more now, a draft must be recalculated."""
     tax_name: Mapped[str] = mapped_column(String(60))
     tax_basis_points: Mapped[int]
     subtotal_nanousd: Mapped[int] = mapped_column(BigInteger)
     tax_nanousd: Mapped[int] = mapped_column(BigInteger)
     total_nanousd: Mapped[int] = mapped_column(BigInteger)
     credit_nanousd: Mapped[int] = mapped_column(BigInteger)
-    """Of the total: paid from the tenant's credit, or (negative) added to it."""
+    """The part of the total that is paid from the tenant's credit or, if negative, added to it."""
     due_nanousd: Mapped[int] = mapped_column(BigInteger)
     credited_invoice_id: Mapped[UUID | None] = mapped_column(ForeignKey("invoices.id"))
-    """What a credit note takes back a part of."""
+    """The invoice that a credit note takes back, in whole or in part."""
     created_at: Mapped[datetime]
     finalized_at: Mapped[datetime | None]
     lines: Mapped[list["InvoiceLine"]] = relationship(
@@ -68,7 +68,7 @@ class Invoice(Base):
 
 
 class InvoiceLine(Base):
-    """Usage of a model, an adapter and a kind of token at one price in one month; or a credit note's reason."""
+    """One month's usage of a model, an adapter and a kind of token at one price; or a credit note's reason."""
 
     __tablename__ = "invoice_lines"
 
@@ -76,14 +76,14 @@ class InvoiceLine(Base):
     position: Mapped[int] = mapped_column(primary_key=True)
     description: Mapped[str] = mapped_column(String(500))
     month: Mapped[str] = mapped_column(String(7))
-    """Of the usage, in the invoice's time zone: 2026-03."""
+    """The month of the usage, in the invoice's time zone: 2026-03."""
     is_adjustment: Mapped[bool]
-    """Usage of before the period that no invoice has billed, or billed differently."""
+    """Usage before the period that no invoice has billed, or that one billed differently."""
     model_id: Mapped[str] = mapped_column(String(300))
     adapter_id: Mapped[str] = mapped_column(String(64))
     kind: Mapped[str] = mapped_column(String(16))
     unit_price_nanousd: Mapped[int] = mapped_column(BigInteger)
-    """0 where it differs from request to request: minimums and discounts."""
+    """0 where the price differs from request to request: minimums and discounts."""
     num_requests: Mapped[int] = mapped_column(BigInteger)
     quantity: Mapped[int] = mapped_column(BigInteger)
     amount_nanousd: Mapped[int] = mapped_column(BigInteger)

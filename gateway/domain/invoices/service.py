@@ -1,4 +1,4 @@
-"""Drafts become final, and then stay. All changes of a billing kind come one after another (`take_lock`)."""
+"""Drafts become final, and final invoices never change. All billing changes run one after another (`take_lock`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Amounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Calculation:
-    """What an invoice over a period comes to. `lines` without their invoice; num_final_before: what it builds upon."""
+    """The result of calculating an invoice. `lines` have no invoice yet; num_final_before: see `Invoice`."""
 
     calculation_id: UUID
     num_final_before: int
@@ -57,13 +57,13 @@ def amounts_of(lines: Sequence[InvoiceLine], *, tax_basis_points: int) -> Amount
 
 
 def invoices_visible_to(tenant_id: UUID | None, *, with_drafts: bool) -> Select[Invoice]:
-    """A tenant's; None: all."""
+    """A tenant's invoices; None: all."""
     query = select(Invoice) if with_drafts else select(Invoice).where(Invoice.status == "final")
     return query if tenant_id is None else query.where(Invoice.tenant_id == tenant_id)
 
 
 def final_invoices(tenant_id: UUID) -> Select[Invoice]:
-    """Without credit notes, in the order of their periods."""
+    """A tenant's final invoices, without credit notes, in the order of their periods."""
     is_mine = Invoice.tenant_id == tenant_id, Invoice.kind == "invoice", Invoice.status == "final"
     return select(Invoice).where(*is_mine).order_by(Invoice.period_end)
 
@@ -75,7 +75,7 @@ def credit_entries_of(tenant_id: UUID | None) -> Select[CreditEntry]:
 
 async def credit_balance(session: AsyncSession, tenant_id: UUID) -> int:
     total = select(func.coalesce(func.sum(CreditEntry.amount_nanousd), 0)).where(CreditEntry.tenant_id == tenant_id)
-    # PostgreSQL sums into a numeric.
+    # PostgreSQL's sum of bigint is a numeric.
     return int(await session.scalar(total) or 0)
 
 
@@ -101,7 +101,7 @@ async def set_terms(
     version: int | None = None,
     now: datetime,
 ) -> None:
-    """Invoices that exist keep what they say. Raises Stale."""
+    """Existing invoices keep their terms. Raises NotFound or Stale."""
     fields = {
         "time_zone": terms.time_zone,
         "tax_name": terms.tax_name,
@@ -132,7 +132,7 @@ async def set_terms(
 
 
 async def get_invoice(sessions: Sessions, principal: Principal, invoice_id: UUID) -> Invoice:
-    """With its lines. Tenants see their final ones. Raises NotFound."""
+    """The invoice with its lines. Tenants see only final ones. Raises NotFound."""
     async with sessions() as session:
         invoice = await session.get(Invoice, invoice_id, options=[selectinload(Invoice.lines)])
     if invoice is None or (invoice.status != "final" and not principal.is_platform_admin):
@@ -152,7 +152,7 @@ async def add_draft(
     calculation: Calculation,
     now: datetime,
 ) -> Invoice:
-    """Raises Conflict where another invoice of the tenant covers a part of the period."""
+    """Raises Conflict if another invoice of the tenant covers a part of the period."""
     amounts = amounts_of(calculation.lines, tax_basis_points=terms.tax_basis_points)
     invoice = Invoice(
         id=new_id(now),
@@ -183,7 +183,7 @@ async def add_draft(
 
 
 async def check_no_overlap(sessions: Sessions, tenant_id: UUID, start: datetime, end: datetime) -> None:
-    """Before the work of a calculation."""
+    """Called before the work of a calculation. Raises Conflict as `add_draft` does."""
     async with sessions() as session:
         await _check_no_overlap(session, tenant_id, start, end)
 
@@ -191,14 +191,14 @@ async def check_no_overlap(sessions: Sessions, tenant_id: UUID, start: datetime,
 async def replace_calculation(
     sessions: Sessions, principal: Principal, invoice_id: UUID, terms: Terms, calculation: Calculation, *, now: datetime
 ) -> None:
-    """Of a draft. Raises NotFound or Conflict."""
+    """Replace the lines and amounts of a draft. Raises NotFound or Conflict."""
     amounts = amounts_of(calculation.lines, tax_basis_points=terms.tax_basis_points)
     async with sessions.begin() as session:
         await take_lock(session, "billing")
         invoice = await _require_draft(session, invoice_id)
         before = shown(invoice)
         invoice.lines.clear()
-        # The old lines go before the new ones come: they have the same positions.
+        # Delete the old lines before the new ones are inserted: they have the same positions.
         await session.flush()
         invoice.lines.extend(calculation.lines)
         invoice.recipient, invoice.tax_name = terms.recipient, terms.tax_name
@@ -221,7 +221,7 @@ async def delete_draft(sessions: Sessions, principal: Principal, invoice_id: UUI
 
 
 async def finalize(sessions: Sessions, principal: Principal, invoice_id: UUID, *, now: datetime) -> None:
-    """The draft as it stands gets its number and takes what the tenant's credit covers. Raises NotFound or Conflict."""
+    """Number the draft as it stands and pay from the tenant's credit what that covers. Raises NotFound or Conflict."""
     async with sessions.begin() as session:
         await take_lock(session, "billing")
         invoice = await _require_draft(session, invoice_id)
@@ -241,9 +241,9 @@ async def finalize(sessions: Sessions, principal: Principal, invoice_id: UUID, *
 async def add_credit_note(
     sessions: Sessions, principal: Principal, invoice_id: UUID, *, net_nanousd: int, reason: str, now: datetime
 ) -> Invoice:
-    """Take back `net_nanousd` of a final invoice, with its tax, into the tenant's credit. Raises NotFound or Conflict.
+    """Return `net_nanousd` of a final invoice, with its tax, to the tenant's credit. Raises NotFound or Conflict.
 
-    All notes of an invoice together take back at most the invoice, to the nano-dollar also of its tax.
+    All notes on an invoice together return at most the invoice's amount and, to the nano-dollar, its tax.
     """
     async with sessions.begin() as session:
         await take_lock(session, "billing")
@@ -267,7 +267,7 @@ async def add_credit_note(
 async def grant_credit(
     sessions: Sessions, principal: Principal, *, tenant_id: UUID, amount_nanousd: int, note: str, now: datetime
 ) -> CreditEntry:
-    """Prepaid, or given; a negative amount takes some back, at most what is left."""
+    """Add credit, prepaid or given; a negative amount takes some back, at most what is left."""
     entry = CreditEntry(
         id=new_id(now), tenant_id=tenant_id, at=now, kind="grant", amount_nanousd=amount_nanousd, note=note
     )
@@ -335,7 +335,7 @@ def _note_on(credited: Invoice, *, net_nanousd: int, tax_nanousd: int, reason: s
 async def _close(
     session: AsyncSession, principal: Principal, invoice: Invoice, *, credit_nanousd: int, now: datetime
 ) -> None:
-    """Make it final; what it takes from the credit, or (negative) adds to it, is an entry there."""
+    """Make the invoice final; a credit entry records what it takes from the credit or, if negative, adds to it."""
     before = shown(invoice)
     invoice.number = await _next_number(session, invoice.kind)
     invoice.status, invoice.finalized_at = "final", now
@@ -358,7 +358,7 @@ async def _close(
 
 
 async def _next_number(session: AsyncSession, kind: str) -> str:
-    """Without gaps: the lock is held until it is used."""
+    """The next number, without gaps: the lock is held until the number is used."""
     used = select(func.count()).select_from(Invoice).where(Invoice.kind == kind, Invoice.number.is_not(None))
     prefix = "INV" if kind == "invoice" else "CN"
     return f"{prefix}-{(await session.scalar(used) or 0) + 1:06}"

@@ -1,4 +1,4 @@
-"""What is read of a key, and the principal that it makes."""
+"""The fields that are read of a key, and the principal made from them."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class KeyFields(NamedTuple):
 
     @property
     def ends_s(self) -> float:
-        """From when on this secret is refused, by the wall clock."""
+        """The wall-clock time from which this secret is refused."""
         ends = [end.timestamp() for end in (self.previous_until, self.expires_at) if end is not None]
         return min(ends, default=NEVER_S)
 
@@ -60,5 +60,5 @@ class KeyFields(NamedTuple):
 
 @lru_cache(maxsize=10_000)
 def _networks(texts: tuple[str, ...]) -> Networks:
-    """Keys are read every second."""
+    """Cached, because keys are read every second."""
     return tuple(map(ip_network, texts))

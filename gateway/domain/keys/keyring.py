@@ -27,20 +27,20 @@ _log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 LEAST_PAUSE_S = 0.2
 FRESH_S = 2.0
-"""A revoked key is refused everywhere after this, while the database answers."""
+"""A revoked key is refused everywhere after this time, as long as the database answers."""
 STALE_S = 600.0
 """How long known keys keep working while the database is away."""
 IDLE_S = 600.0
 AWAY_AFTER_S = 0.8
-"""A database that is silent for this long is away. Less than FRESH_S - REFRESH_S: known keys never wait for it."""
+"""A database silent for this long counts as away. Less than FRESH_S - REFRESH_S, so that known keys never wait."""
 PATIENCE_S = 2.0
-"""How long the first request of an unknown key waits."""
+"""How long the first request with an unknown key waits."""
 QUERY_DEADLINE_S = 5.0
 MAX_ENTRIES = 20_000
 MAX_MISSES = 10_000
-"""Prefixes that do not exist are remembered apart, so that guessing cannot push real keys out."""
+"""Prefixes that do not exist are remembered separately, so that guessing cannot push out real keys."""
 _MAX_FORMS = 4
-"""Headers that one key is remembered by: `Bearer x`, `bearer x` and the like."""
+"""How many headers are remembered for one key: `Bearer x`, `bearer x` and the like."""
 _NEVER = float("-inf")
 
 
@@ -52,9 +52,9 @@ class _Entry:
     fresh_until: float
     used_at: float
     ends_s: float
-    """The wall clock's time from which on it is refused."""
+    """The wall-clock time from which the key is refused."""
     let_in_at: float = _NEVER
-    """When it was last used with its secret."""
+    """When the key was last used with its secret."""
     fingerprints: list[bytes] = field(default_factory=list)
 
     @property
@@ -80,11 +80,11 @@ class Keyring:
         self._num_forgotten = 0
 
     def known(self, authorization: bytes | str) -> Principal | None:
-        """The caller of a request with this Authorization header, when a header of these very bytes was let in before
-        and still is; None: ask `authenticate`. No I/O and no HMAC, 1 to 2 microseconds.
+        """The caller of a request with this Authorization header, if a header of exactly these bytes was accepted
+        before and its key still is; None: ask `authenticate`. No I/O and no HMAC, 1 to 2 microseconds.
 
-        The lookup's time tells nothing about keys: what is compared are SHA-256 sums of whole headers, and nobody can
-        choose a sum that shares a beginning with one unless he has the key. Memory holds the sums, not the keys.
+        The lookup's timing reveals nothing about keys: it compares SHA-256 digests of whole headers, and nobody can
+        choose a digest that shares a prefix with a stored one without the key. Memory holds digests, not keys.
         """
         entry = self._by_fingerprint.get(_fingerprint(authorization))
         if entry is None or entry.is_suspended or entry.is_over():
@@ -106,25 +106,28 @@ class Keyring:
             raise Unauthenticated("send your API key as `Authorization: Bearer tg-...`")
         key = key.strip()
         await self._find(lookup_prefix(key))
-        # Hundreds may have waited for this reading, and most of them were let in before.
+        # Hundreds of requests may have waited for this read, and most of their headers were accepted before.
         if principal := self.known(header):
             return principal
         entry = await self._verified(key)
-        # A header that is not ASCII has two forms, as bytes and as text, which must not be taken for each other.
+        # A header that is not ASCII differs as bytes and as text, and one form must not be taken for the other.
         if text.isascii():
             self._remember(_fingerprint(header), entry)
         return entry.principal
 
     async def authenticate_key(self, key: str) -> Principal:
-        """As `authenticate`, for a key that came another way."""
+        """As `authenticate`, for a key that did not come in a header."""
         return (await self._verified(key)).principal
 
     async def principal_of(self, prefix: str) -> Principal:
-        """Of a key that was let in before, for work in its name. Raises Unauthenticated, Forbidden or Unavailable."""
+        """The principal of a key, for work in its name and without its secret.
+
+        The key was accepted before. Raises Unauthenticated, Forbidden or Unavailable.
+        """
         return self._let_in(await self._find(prefix))
 
     def forget(self) -> None:
-        """Read everything anew: after a change through this gateway's own admin plane."""
+        """Make everything be read again, after a change through the admin plane."""
         self._num_forgotten += 1
         self._lookups.forget()
         self._misses.clear()
@@ -132,13 +135,13 @@ class Keyring:
             entry.fresh_until = _NEVER
 
     def end(self, prefix: str) -> None:
-        """Read it anew before it is let in again, even if the database should be away: it was revoked, or changed."""
+        """Make a key that was revoked or changed be read again before it is accepted, even if the database is away."""
         self._num_forgotten += 1
         self._lookups.forget()
         self._drop(prefix)
 
     def used_since(self, moment: float) -> dict[UUID, datetime]:
-        """Keys that were let in since then (by our own clock), and when."""
+        """Keys that were accepted since `moment` (on our own clock), and when they last were."""
         now, now_utc = self._clock(), utc_now()
         found: dict[UUID, datetime] = {}
         for entry in self._entries.values():
@@ -148,15 +151,15 @@ class Keyring:
         return found
 
     def take_outdated(self) -> list[Rehash]:
-        """What keys that were let in since the last call are to be kept as from now on."""
+        """The new hashes of keys that were accepted since the last call but are not under the current pepper."""
         found, self._outdated = self._outdated, {}
         return list(found.values())
 
     async def refresh_forever(self) -> None:
         elapsed_s = 0.0
         while True:
-            # From beginning to beginning: what a slow reading has read is older already than its end says, and must be
-            # read again before it is stale.
+            # The period counts from start to start: what a slow read returned is older than its end suggests, and must
+            # be read again before it is stale.
             await asyncio.sleep(max(LEAST_PAUSE_S, REFRESH_S - elapsed_s))
             began_at = time.monotonic()
             self._drop_idle(self._clock())
@@ -216,7 +219,7 @@ class Keyring:
         return now < entry.fresh_until or (self._is_away and now - entry.read_at < STALE_S)
 
     async def _read(self, prefixes: Collection[str]) -> None:
-        """Bring what is held up to date. Raises LookupFailed."""
+        """Bring the entries of these prefixes up to date. Raises LookupFailed."""
         asked_at, num_forgotten = self._clock(), self._num_forgotten
         alarm = asyncio.get_running_loop().call_later(AWAY_AFTER_S, self._note_silent)
         try:
@@ -228,7 +231,7 @@ class Keyring:
         finally:
             alarm.cancel()
         self._is_away = False
-        # What was asked before `forget` may be from before the change.
+        # A query that began before `forget` may have read the state before the change.
         fresh_until = asked_at + FRESH_S if num_forgotten == self._num_forgotten else _NEVER
         found = set()
         for row in map(KeyFields._make, rows):

@@ -1,4 +1,4 @@
-"""When keys were last used, written in batches: never on a request's way."""
+"""Writes when keys were last used, in batches and never on a request's path."""
 
 import asyncio
 import logging
@@ -33,12 +33,12 @@ class LastUsed:
                 _log.warning("cannot write when keys were last used: %s", error)
 
     async def write(self) -> None:
-        """What was used since the last writing that came to its end."""
+        """Write the keys that were used since the last successful write."""
         now = time.monotonic()
         used = sorted(self._keyring.used_since(self._written_until).items())
         for start in range(0, len(used), _BATCH):
             async with self._sessions.begin() as session:
-                # In the order of ids, so that two gateways do not wait for each other in a circle.
+                # In the order of ids, so that two gateways cannot deadlock.
                 for key_id, at in used[start : start + _BATCH]:
                     is_later = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < at)
                     change = update(ApiKey).where(ApiKey.id == key_id, is_later).values(last_used_at=at)

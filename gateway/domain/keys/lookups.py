@@ -1,4 +1,4 @@
-"""Reads that requests wait for: many keys in one query, few queries at once, whatever a flood of guesses asks for."""
+"""Key reads that requests wait for: many keys in one query, and few queries at once even in a flood of guesses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -6,7 +6,7 @@ from itertools import islice
 
 BATCH = 500
 MAX_READERS = 2
-"""Two, so that one query that hangs does not hold up the others."""
+"""Two, so that one hanging query does not hold up the others."""
 MAX_WAITING = 5_000
 
 
@@ -15,7 +15,7 @@ class LookupFailed(Exception):
 
 
 class Lookups:
-    """`read` is given the prefixes of one query; whoever waits for one of them waits for that query only."""
+    """`read` is called with the prefixes of one query; a caller waits only for the query that holds its prefix."""
 
     def __init__(self, read: Callable[[Collection[str]], Awaitable[None]]) -> None:
         self._read = read
@@ -24,7 +24,7 @@ class Lookups:
         self._readers: set[asyncio.Task[None]] = set()
 
     async def wait_for(self, prefix: str, *, patience_s: float) -> None:
-        """Until the prefix has been read. Raises LookupFailed; the reading goes on for who asks next."""
+        """Wait until the prefix has been read. Raises LookupFailed; after a timeout the read still goes on."""
         future = self._asked.get(prefix) or self._waiting.get(prefix) or self._enqueue(prefix)
         await asyncio.wait([future], timeout=patience_s)
         if not future.done() or future.cancelled():
@@ -32,21 +32,21 @@ class Lookups:
         future.result()
 
     def forget(self) -> None:
-        """Who asks from now on waits for a query that begins from now on."""
+        """Later callers wait for a query that begins after this call."""
         self._asked.clear()
 
     def _enqueue(self, prefix: str) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Who waited may have left.
+        # Waiters may have left; this marks the outcome as seen.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._waiting[prefix] = future
         if len(self._waiting) > MAX_WAITING:
-            # The oldest: its client has waited longest, and the newest may be a real one.
+            # Drop the oldest: its client has waited longest, and the newest may be a real key.
             oldest = next(iter(self._waiting))
             self._waiting.pop(oldest).set_exception(LookupFailed("too many unknown keys"))
         if len(self._readers) < MAX_READERS:
-            # A task of its own, because the request that asks first may be cancelled while others wait with it. It ends
-            # when nobody waits; its failure is each waiter's.
+            # A task of its own, because the request that asks first may be cancelled while others wait with it. The
+            # task ends when nobody waits, and passes a failure on to each waiter.
             reader = asyncio.create_task(self._read_waiting(), name="key-lookups")
             self._readers.add(reader)
             reader.add_done_callback(self._readers.discard)

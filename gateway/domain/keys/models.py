@@ -10,7 +10,7 @@ from gateway.peppers import ID_BYTES
 
 
 class ApiKey(Versioned, Base):
-    """`secret_hash` is HMAC-SHA256 of the whole key with a pepper; the key itself is nowhere."""
+    """`secret_hash` is HMAC-SHA256 of the whole key with a pepper; the key itself is stored nowhere."""
 
     __tablename__ = "api_keys"
     __table_args__ = (UniqueConstraint("prefix"), UniqueConstraint("previous_prefix"))
@@ -21,7 +21,7 @@ class ApiKey(Versioned, Base):
     prefix: Mapped[str] = mapped_column(String(8))
     secret_hash: Mapped[bytes] = mapped_column(LargeBinary(32))
     pepper_id: Mapped[bytes | None] = mapped_column(LargeBinary(ID_BYTES))
-    """The pepper of the hash, as `gateway.peppers` names it; None: made by a version that did not say."""
+    """The id of the hash's pepper (`gateway.peppers`); None: a version made the key that did not record it."""
     scopes: Mapped[list[str]] = mapped_column(JSON)
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
@@ -30,11 +30,11 @@ class ApiKey(Versioned, Base):
     allowed_models: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     """Pools, models, adapters or `auto`; None: all that the tenant may use."""
     allowed_networks: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
-    """Where its requests may come from, in CIDR notation; None: anywhere."""
+    """Networks that requests may come from, in CIDR notation; None: any."""
     limits: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
-    """Its own, beside the tenant's."""
+    """The key's own limits, which apply besides the tenant's."""
     previous_prefix: Mapped[str | None] = mapped_column(String(8))
     previous_secret_hash: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     previous_pepper_id: Mapped[bytes | None] = mapped_column(LargeBinary(ID_BYTES))
     previous_until: Mapped[datetime | None]
-    """The secret before the last rotation, and until when it works."""
+    """`previous_*` describe the secret before the last rotation, which works until then."""

@@ -12,7 +12,7 @@ KeyRow = tuple[Any, ...]
 
 
 def key_of(key_id: UUID, prefix: str, *, now: datetime) -> Select[KeyRow]:
-    """The key, if it and its secret of this prefix are still let in."""
+    """The key, if it and its secret with this prefix are still accepted."""
     live = _live(ApiKey.prefix, ApiKey.secret_hash, ApiKey.pepper_id, null()).where(ApiKey.id == key_id)
     is_previous = (ApiKey.previous_prefix == prefix) & (ApiKey.previous_until > now)
     is_unexpired = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now)
@@ -20,9 +20,11 @@ def key_of(key_id: UUID, prefix: str, *, now: datetime) -> Select[KeyRow]:
 
 
 def key_rows(prefixes: Collection[str]) -> CompoundSelect[KeyRow]:
-    """What the keyring holds of keys with such a prefix, now or until their last rotation's end.
+    """The fields that the keyring holds of keys with one of these prefixes, current or from before the last rotation.
 
-    Across tenants: the key is all we know of the caller here. Columns alone: thousands are read every second."""
+    Across tenants, because here the key is all we know of the caller. Plain columns, because thousands of rows are
+    read every second.
+    """
     current = _live(ApiKey.prefix, ApiKey.secret_hash, ApiKey.pepper_id, null()).where(ApiKey.prefix.in_(prefixes))
     previous = _live(
         ApiKey.previous_prefix, ApiKey.previous_secret_hash, ApiKey.previous_pepper_id, ApiKey.previous_until
@@ -31,7 +33,7 @@ def key_rows(prefixes: Collection[str]) -> CompoundSelect[KeyRow]:
 
 
 def _live(prefix: Any, secret_hash: Any, pepper_id: Any, until: Any) -> Select[KeyRow]:
-    """In the order of `KeyFields`."""
+    """Keys not revoked, of tenants not deleted; columns in the order of `KeyFields`."""
     return (
         select(
             prefix,
@@ -56,7 +58,7 @@ def _live(prefix: Any, secret_hash: Any, pepper_id: Any, until: Any) -> Select[K
 
 
 def usable_admin_keys() -> Select[ApiKey]:
-    """Platform-admin keys that are let in for good: not revoked, without an end, of a tenant neither suspended nor
+    """Platform-admin keys that work indefinitely: not revoked, never expiring, of a tenant neither suspended nor
     deleted."""
     return (
         select(ApiKey)
@@ -72,12 +74,12 @@ def usable_admin_keys() -> Select[ApiKey]:
 
 
 def indispensable(usable: Sequence[ApiKey]) -> list[ApiKey]:
-    """Of the usable admin keys those of which one must stay. A key that is confined to networks may let nobody in, so
-    it counts only where all are confined."""
+    """The usable admin keys of which at least one must stay. A key confined to networks may let nobody in, so it counts
+    only if all keys are confined."""
     return [key for key in usable if key.allowed_networks is None] or list(usable)
 
 
 def keys_of(tenant_id: UUID | None) -> Select[ApiKey]:
-    """A tenant's keys, revoked ones too; None: everybody's, for platform administrators."""
+    """A tenant's keys, including revoked ones; None: everybody's, for platform administrators."""
     query = select(ApiKey)
     return query if tenant_id is None else query.where(ApiKey.tenant_id == tenant_id)

@@ -1,4 +1,4 @@
-"""Keys that are used move to the current pepper: noted where they are let in, and written in batches later."""
+"""Moves keys in use to the current pepper: they are noted when they are accepted, and written later in batches."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ class Rehash(NamedTuple):
 
 
 def rehash_of(row: KeyFields, key: str, pepper: str, peppers: Peppers) -> Rehash | None:
-    """pepper: of the row's hash. None: there is nothing to change, or another gateway was switched before this one."""
+    """pepper: the row's hash was made with it. None: nothing to change, or another gateway switched before this one."""
     if pepper == peppers.upcoming or row.pepper_id == id_of(peppers.current):
         return None
     return Rehash(row.key_id, row.secret_hash, hash_key(key, pepper=peppers.current), id_of(peppers.current))
@@ -47,16 +47,16 @@ class Rehasher:
             try:
                 await self.write()
             except (SQLAlchemyError, OSError) as error:
-                # They are noted again when they are next looked up.
+                # The keys are noted again when they are next verified.
                 _log.warning("cannot move keys to the current pepper: %s", error)
 
     async def write(self) -> None:
-        # In the order of ids, so that two gateways do not wait for each other in a circle.
+        # In the order of ids, so that two gateways cannot deadlock.
         found = sorted(self._take())
         for start in range(0, len(found), _BATCH):
             async with self._sessions.begin() as session:
                 for each in found[start : start + _BATCH]:
-                    # Only what was seen: the key may have been rotated, or moved by another gateway.
+                    # Only the hash that we saw: the key may have been rotated, or moved by another gateway.
                     current = update(ApiKey).where(ApiKey.id == each.key_id, ApiKey.secret_hash == each.before)
                     await session.execute(current.values(secret_hash=each.after, pepper_id=each.pepper_id))
                     previous = update(ApiKey).where(

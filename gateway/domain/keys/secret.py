@@ -1,4 +1,4 @@
-"""The shape of a key and its hash. Format: `tg-<8 characters to look it up by>-<secret of 32 or more>`."""
+"""The format of a key, `tg-<8 characters for lookup>-<secret of 32 or more characters>`, and its hash."""
 
 import hashlib
 import hmac
@@ -19,23 +19,23 @@ def make_key() -> str:
 
 
 def lookup_prefix(key: str) -> str:
-    """The 8 characters a key is looked up by. An operator's own bootstrap key has none and gets them from its hash."""
+    """The 8 characters a key is looked up by; for an operator's own bootstrap key they are taken from its hash."""
     match = _FORMAT.fullmatch(key)
     return match[1] if match else hashlib.sha256(key.encode()).hexdigest()[:8].upper()
 
 
 def has_own_format(key: str) -> bool:
-    """As `make_key` makes them; an operator's own bootstrap key may be otherwise."""
+    """Whether the key has the format of `make_key`; an operator's own bootstrap key may have another."""
     return _FORMAT.fullmatch(key) is not None
 
 
 def hash_key(key: str, *, pepper: str) -> bytes:
-    """32 bytes. A key has 256 random bits, so one HMAC is enough: there is nothing to guess slowly."""
+    """32 bytes. A key has 256 random bits, so one HMAC is enough: guessing need not be slowed down."""
     return hmac.digest(pepper.encode(), key.encode(), "sha256")
 
 
 def pepper_behind(secret_hash: bytes, key: str, *, pepper_id: bytes | None, peppers: Peppers) -> str | None:
-    """The pepper that this hash of the key was made with; None: it is another key's, or no pepper that we have."""
+    """The pepper that made this hash of the key; None: the hash is another key's, or we do not have its pepper."""
     for pepper in peppers.likely(pepper_id):
         if is_same_hash(secret_hash, hash_key(key, pepper=pepper)):
             return pepper

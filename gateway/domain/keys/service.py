@@ -38,9 +38,10 @@ async def create_key(
     pepper: str,
     now: datetime,
 ) -> tuple[ApiKey, str]:
-    """The stored key and the secret to show once. `tenant_id` None: a tenant administrator's own.
+    """Returns the stored key and the secret to show once. `tenant_id` None: the tenant administrator's own tenant.
 
-    terms: further columns to their values, `limits` as `changed_limits` takes them."""
+    terms: further columns and their values, `limits` as `changed_limits` takes them.
+    """
     if tenant_id is None:
         if principal.is_platform_admin:
             raise InvalidRequest("tenant_id: name the tenant that the key is for", param="tenant_id")
@@ -75,8 +76,8 @@ async def change_key(
     version: int | None = None,
     now: datetime,
 ) -> ApiKey:
-    """`changes`: columns to their new values, `limits` as `changed_limits` takes them. Raises Conflict where nobody
-    could administer the platform afterwards."""
+    """`changes`: columns and their new values, `limits` as `changed_limits` takes them. Raises Conflict if nobody could
+    administer the platform afterwards."""
     async with sessions.begin() as session:
         await take_lock(session, "admins")
         key = await _live_key(session, principal, key_id)
@@ -105,8 +106,10 @@ async def change_key(
 async def rotate_key(
     sessions: Sessions, principal: Principal, key_id: UUID, *, overlap: timedelta, pepper: str, now: datetime
 ) -> tuple[ApiKey, str, list[str]]:
-    """A new secret for the same key, to be shown once; the one before works on until the overlap ends. One before that
-    ends at once: the prefixes of both are given, too."""
+    """Give the key a new secret. The previous secret works until the overlap ends; one before that ends at once.
+
+    Returns the key, the new secret to show once, and the prefixes of the two earlier secrets.
+    """
     secret = make_key()
     async with sessions.begin() as session:
         await take_lock(session, "admins")
@@ -135,7 +138,7 @@ async def rotate_key(
 async def revoke_key(
     sessions: Sessions, principal: Principal, key_id: UUID, *, version: int | None = None, now: datetime
 ) -> ApiKey:
-    """Idempotent: a revoked key stays revoked since the first time. Raises Conflict for the last administrator's."""
+    """Idempotent: a revoked key keeps its first `revoked_at`. Raises Conflict for the last platform-admin key."""
     async with sessions.begin() as session:
         await take_lock(session, "admins")
         key = await get_key(session, principal, key_id)
@@ -158,7 +161,7 @@ async def revoke_key(
 
 
 async def get_key(session: AsyncSession, principal: Principal, key_id: UUID) -> ApiKey:
-    """Revoked ones too. Raises NotFound for another tenant's, too."""
+    """The key, even if revoked. Raises NotFound, also for another tenant's key."""
     key = await session.get(ApiKey, key_id)
     if key is None:
         raise NotFound("there is no such key")
@@ -180,12 +183,12 @@ async def bootstrap_admin_key(sessions: Sessions, secret: str, *, pepper: str, n
 
 
 async def make_admin_key(sessions: Sessions, *, name: str, pepper: str, now: datetime) -> tuple[ApiKey, str]:
-    """A new platform-admin key for whoever has the database: the stored key and the secret to show once."""
+    """Make a platform-admin key for an operator who has the database. Returns the key and the secret to show once."""
     secret = make_key()
     async with sessions.begin() as session:
         await take_lock(session, "admins")
         tenant = await _platform_tenant(session, now=now)
-        # The first version let it be suspended; a key that is refused would help nobody.
+        # The first version allowed suspending this tenant, and a key that is refused would help nobody.
         was_suspended, tenant.suspended_at = tenant.suspended_at is not None, None
         key = _new_key(tenant.id, name, ["platform-admin"], secret, pepper=pepper, now=now)
         session.add(key)
@@ -230,7 +233,7 @@ def _set_terms(key: ApiKey, terms: Mapping[str, Any], *, now: datetime) -> None:
 
 
 def _shown(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """For the audit log, which is JSON."""
+    """The terms as JSON values, for the audit log."""
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in terms.items()}
 
 

@@ -1,1 +1,1 @@
-"""Models and the pools that serve them: one model a pool."""
+"""Models and the pools that serve them: one model per pool."""

@@ -8,7 +8,7 @@ from gateway.domain.versions import Versioned
 
 
 class Model(Versioned, Base):
-    """`id` is what clients see; `pool` is served by whoever registers for it or is configured as its member."""
+    """`id` is the name that clients see; the members of `pool` are workers registered for it or configured."""
 
     __tablename__ = "models"
     __table_args__ = (UniqueConstraint("pool"),)

@@ -28,7 +28,7 @@ async def declare_model(
     version: int | None = None,
     now: datetime,
 ) -> Model:
-    """Create the model, or change the one of this id. A pool serves one model."""
+    """Create the model, or change the one with this id. A pool serves one model."""
     fields = {"pool": pool, "context_window": context_window, "kind": kind}
     async with sessions.begin() as session:
         await take_lock(session, "names")
@@ -69,10 +69,10 @@ async def delete_model(
     version: int | None = None,
     now: datetime,
 ) -> None:
-    """Its id and its pool's name are free again; prices and usage keep them.
+    """The model's id and its pool's name become free again; prices and usage keep them.
 
-    `configured_models` come back at every start, so they are deleted in the configuration; what members still serve
-    would go on without a price. Raises NotFound, or Conflict naming what to do first.
+    `configured_models` come back at every start, so they are deleted in the configuration. A pool in `served_pools`
+    still has members, which would go on serving without a price. Raises NotFound, or Conflict naming what to do first.
     """
     async with sessions.begin() as session:
         await take_lock(session, "names")
@@ -97,7 +97,7 @@ async def delete_model(
 
 
 async def _check_unused(session: AsyncSession, model: Model) -> None:
-    """Raises Conflict while adapters or tiers refer to it."""
+    """Raises Conflict while adapters or tiers refer to the model."""
     variants = select(Adapter.name).join(AdapterVariant).where(AdapterVariant.model_id == model.id)
     adapters = sorted(set(await session.scalars(variants)))
     if adapters:

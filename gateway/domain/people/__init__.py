@@ -1,1 +1,1 @@
-"""Who logged in through the identity provider."""
+"""People who logged in through the identity provider."""

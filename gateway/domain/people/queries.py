@@ -10,12 +10,12 @@ from gateway.domain.visits.service import goes_on
 
 
 def subjects_of(tenant_id: UUID) -> Select[str]:
-    """A tenant's people, as the identity provider calls them."""
+    """The identity provider's subjects of a tenant's people."""
     return select(Person.subject).where(Person.tenant_id == tenant_id)
 
 
 def visiting_person(person_id: UUID, visit_id: UUID, *, now: datetime) -> Select[Person, Tenant, Visit]:
-    """Person, tenant and visit, if all three still go on."""
+    """Person, tenant and visit, if the visit goes on and the tenant is neither deleted nor suspended."""
     return (
         select(Person, Tenant, Visit)
         .join(Tenant, Tenant.id == Person.tenant_id)

@@ -1,4 +1,4 @@
-"""From the claims of a person to what he may do here."""
+"""Derives from a person's claims what that person may do here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from gateway.oidc_settings import OidcSettings
 
 
 def admitted(claims: Mapping[str, Any], settings: OidcSettings, *, id_token: str) -> Admitted:
-    """Raises Forbidden for a person without a role, or without the tenant that his role is in."""
+    """Raises Forbidden for a person without a role, or with a role in a tenant but not exactly one tenant."""
     email = _email(claims)
     name, known = settings.oidc_roles_claim, settings.oidc_roles
-    # Whoever may write his own email into his account could be anybody.
+    # A person who may enter an email address without verification could claim anybody's.
     is_sure = name != "email" or claims.get("email_verified") in (True, "true")
     told = _texts(_claim(claims, name)) if is_sure else []
     scopes = sorted({known[value] for value in told if value in known})
@@ -46,7 +46,7 @@ def _tenant(claims: Mapping[str, Any], email: str | None, settings: OidcSettings
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Of this very name, or else within others: `realm_access.roles`."""
+    """The claim with exactly this name or, failing that, one nested in others: `realm_access.roles`."""
     found: Any = claims
     if name in claims:
         return claims[name]
@@ -61,7 +61,7 @@ def _texts(told: Any) -> list[str]:
 
 
 def _email(claims: Mapping[str, Any]) -> str | None:
-    """None for one that the provider says it has not verified. Some never say whether they have."""
+    """None if the provider says that the address is unverified. Some providers never say whether it is verified."""
     email = claims.get("email")
     is_false = claims.get("email_verified") in (False, "false")
     return email if isinstance(email, str) and 0 < len(email) <= 320 and not is_false else None

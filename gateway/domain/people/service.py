@@ -1,4 +1,4 @@
-"""A person's login: a row of the person, and a visit with what the identity provider said he may do."""
+"""A person's login: it stores the person, with the rights that the identity provider gave, and begins a visit."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,21 +28,21 @@ PURPOSE = b"console id token"
 
 @dataclass(frozen=True)
 class Admitted:
-    """What the identity provider says of a person, and what that makes of him."""
+    """What the identity provider says of a person, and the scopes and the tenant that follow from it."""
 
     issuer: str
     subject: str
     email: str | None
     scopes: Sequence[Scope]
     tenant: str | None
-    """Its id or its name; None: the platform's own."""
+    """The tenant's id or name; None: the platform's own tenant."""
     provider_session: str | None
     id_token: str
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Of the visit that begins."""
+    """The terms of a new visit."""
 
     address: str
     browser: str
@@ -53,8 +53,10 @@ class Terms:
 async def begin_persons_visit(
     sessions: Sessions, admitted: Admitted, terms: Terms, *, state: str, until: datetime, pepper: str, now: datetime
 ) -> Visit:
-    """state: of the login, which is spent with this; until: when it would have ended. Raises Conflict for one that is
-    spent, and Forbidden where the tenant is unknown or suspended."""
+    """state: the login's, which this call spends; until: when the login would have expired.
+
+    Raises Conflict for a login that is spent already, and Forbidden if the tenant is unknown or suspended.
+    """
     async with sessions.begin() as session:
         await _spend(session, state, until=until, now=now)
         tenant = await _tenant(session, admitted.tenant)
@@ -70,7 +72,7 @@ async def begin_persons_visit(
 
 
 async def visiting_principal(sessions: Sessions, person_id: UUID, visit_id: UUID, *, now: datetime) -> Principal | None:
-    """None once the visit ended or the tenant was suspended. Somebody looks, so that the visit is not idle."""
+    """None once the visit has ended or the tenant is suspended. The call counts as activity in the visit."""
     async with sessions() as session:
         row = (await session.execute(visiting_person(person_id, visit_id, now=now))).one_or_none()
         if row is None:
@@ -102,9 +104,9 @@ async def end_visits_at_provider(
     until: datetime,
     now: datetime,
 ) -> int:
-    """Of the provider's session where it names one, else all of the person; how many.
+    """End the visits of the provider's session if it names one, else all of the person's. Returns how many.
 
-    until: a visit that began later goes on, so that it does not help to say the same once more.
+    until: visits that began later go on, so that repeating an old logout has no effect.
     """
     query = (
         select(Person, Visit)
@@ -119,13 +121,13 @@ async def end_visits_at_provider(
         found = (await session.execute(query)).all()
         for person in {row.Person for row in found}:
             visits = [row.Visit for row in found if row.Person is person]
-            # By our id: the provider's word for a person must not outlive the erasure of the tenant.
+            # Record our own id: the provider's subject of a person must not outlive the erasure of the tenant.
             await delete_visits(session, None, visits, object_id=person.id, tenant_id=person.tenant_id, now=now)
     return len(found)
 
 
 def id_token_of(visit: Visit, *, peppers: Peppers) -> str | None:
-    """None for a visit of a key, and under another pepper."""
+    """None for a key's visit, or if the token was sealed under a pepper that we do not have."""
     if visit.sealed_id_token is None:
         return None
     try:
@@ -178,7 +180,7 @@ async def _person(session: AsyncSession, admitted: Admitted, tenant: Tenant, *, 
             async with session.begin_nested():
                 session.add(person)
         except IntegrityError:
-            # Two first logins at a time.
+            # Two first logins of the person ran at the same time.
             person = (await session.scalars(known)).one()
     for name, value in said.items():
         setattr(person, name, value)

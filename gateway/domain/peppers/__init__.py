@@ -1,1 +1,1 @@
-"""What hangs on which pepper, and how it comes to hang on the current one."""
+"""Which stored data depends on which pepper, and how it moves to the current one."""

@@ -1,4 +1,4 @@
-"""Rows of versions that did not say which pepper they hang on."""
+"""Rows written by versions that did not record which pepper they depend on."""
 
 from sqlalchemy import select, update
 
@@ -12,8 +12,8 @@ from gateway.peppers import Peppers, id_of
 
 
 async def note_origin(sessions: Sessions, peppers: Peppers) -> None:
-    """Such keys get a pepper's id, and such webhooks keep the secret that they have: the audit log's last seal tells
-    which pepper it is. Idempotent, and nearly always there is nothing to do."""
+    """Give such keys the id of their pepper, and seal the secret that such webhooks have. The audit log's last seal
+    tells which pepper it is. Idempotent; nearly always there is nothing to do."""
     no_id, no_secret = ApiKey.pepper_id.is_(None), Webhook.sealed_secret.is_(None)
     no_previous_id = ApiKey.previous_secret_hash.is_not(None) & ApiKey.previous_pepper_id.is_(None)
     async with sessions() as session:

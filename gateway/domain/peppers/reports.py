@@ -1,4 +1,4 @@
-"""Seals over the reports of erasures: few, small, and made anew as they stand."""
+"""Seals over the reports of erasures: few and small, so all of them are replaced at once."""
 
 from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,12 +13,12 @@ def sealed_reports() -> Select[Erasure]:
 
 
 def pepper_of(erasure: Erasure, peppers: Peppers) -> str | None:
-    """None: none of these, or the digest was altered."""
+    """The pepper that made the seal; None: none of `peppers` did, or the digest was altered."""
     return sealed_with(erasure.seal, bytes.fromhex(erasure.sha256 or ""), peppers=peppers)
 
 
 async def move_reports(session: AsyncSession, peppers: Peppers) -> int:
-    """How many; those that no pepper vouches for stay as they are."""
+    """Returns how many reports were sealed again; those that no pepper vouches for stay as they are."""
     num_moved = 0
     for erasure in await session.scalars(sealed_reports()):
         if pepper_of(erasure, peppers) not in (None, peppers.current):

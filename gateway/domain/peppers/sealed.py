@@ -1,4 +1,4 @@
-"""Every column that holds a secret sealed under a pepper; a test finds those that are forgotten here."""
+"""Every column that holds a secret sealed under a pepper; a test finds columns that are missing here."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ class SealedColumn(NamedTuple):
     purpose: bytes
     bound_to: Callable[[Sequence[Any]], bytes]
     also: tuple[ColumnElement[Any], ...] = ()
-    """What `bound_to` needs beside the key."""
+    """Columns that `bound_to` needs besides the key."""
 
 
 def _bound_to_key(row: Sequence[Any]) -> bytes:
@@ -75,11 +75,11 @@ class Found(NamedTuple):
     sealed: bytes
     bound_to: bytes
     opened: tuple[bytes, str] | None
-    """The secret, and the pepper that it is under; None: it cannot be read."""
+    """The secret and the pepper that it is sealed under; None: it cannot be unsealed."""
 
 
 async def sealed_rows(session: AsyncSession, each: SealedColumn, peppers: Peppers) -> AsyncIterator[Found]:
-    """In the order of the keys, in reads of their own, so that each may be written as soon as it has come."""
+    """Rows in key order, read in separate chunks, so that the caller may write each row as soon as it is yielded."""
     columns: Select[Any] = select(each.key, each.column, *each.also).where(each.column.is_not(None)).order_by(each.key)
     query = columns.limit(_CHUNK)
     while rows := (await session.execute(query)).all():

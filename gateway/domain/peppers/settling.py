@@ -1,4 +1,4 @@
-"""Everything that is sealed moves to the current pepper at once. Keys cannot: nobody has them (keys/rehashing.py)."""
+"""Moves everything that is sealed to the current pepper at once; not keys, which nobody has (keys/rehashing.py)."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class Settled:
 async def settle(
     sessions: Sessions, peppers: Peppers, *, now: datetime, on_progress: Callable[[int], None] = lambda _: None
 ) -> Settled:
-    """Row by row: what was stopped half-way is called again, and a change by a gateway meanwhile stays."""
+    """Works row by row: after an interruption call it again; a change that a gateway makes meanwhile is kept."""
     await note_origin(sessions, peppers)
     moved: Counter[str] = Counter()
     unreadable: Counter[str] = Counter()
@@ -46,7 +46,7 @@ async def settle(
         head = await session.scalar(select(AuditHead))
         sealed = None if head is None else sealed_with(head.seal, head.num_rows, head.hash, peppers=peppers)
         if moved or (sealed is not None and sealed != peppers.current):
-            # Its row is also what seals the log with the current pepper.
+            # Adding this row also seals the log with the current pepper.
             detail = {"moved": dict(moved), "unreadable": dict(unreadable)}
             await record(session, None, "pepper.settle", object_id="pepper", tenant_id=None, now=now, detail=detail)
     return Settled(moved, unreadable)

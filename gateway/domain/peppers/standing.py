@@ -1,4 +1,4 @@
-"""How many things hang on which pepper: whether an old one may be removed, or was removed too early."""
+"""Counts what depends on which pepper, to tell whether an old one may be removed, or was removed too early."""
 
 import logging
 from collections import Counter
@@ -21,7 +21,7 @@ from gateway.peppers import Peppers, id_of
 Kind = Literal["current", "old", "upcoming", "unknown"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Standing = Mapping[str, Counter[Kind]]
-"""By KEYS, the names of SEALED, REPORTS and AUDIT."""
+"""Counts by KEYS, the names in SEALED, REPORTS and AUDIT."""
 KEYS, REPORTS, AUDIT = "API keys", "erasure reports", "audit log"
 _MAX_AT_START = 200
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 async def standing_of(
     session: AsyncSession, peppers: Peppers, *, max_sealed: int | None = None, now: datetime
 ) -> Standing:
-    """Keys that are let in no more are not counted. max_sealed: of each sort, to look at no more."""
+    """Keys that are no longer accepted are not counted. max_sealed: how many rows of each sealed column to look at."""
     found: dict[str, Counter[Kind]] = {KEYS: Counter()}
     for is_current in (True, False):
         for pepper_id, num_keys in await session.execute(_keys_by_pepper(is_current=is_current, now=now)):
@@ -52,7 +52,7 @@ async def standing_of(
 
 
 async def warn_of_missing(sessions: Sessions, peppers: Peppers, *, now: datetime) -> None:
-    """Tell the log what a pepper that was removed too early left behind. Not all that is sealed is looked at."""
+    """Log what depends on a pepper that was removed too early. Looks at up to _MAX_AT_START rows per sealed column."""
     async with sessions() as session:
         standing = await standing_of(session, peppers, max_sealed=_MAX_AT_START, now=now)
     if num_under(standing, "unknown"):
@@ -72,7 +72,7 @@ def num_under(standing: Standing, kind: Kind) -> int:
 
 
 async def keys_to_move(session: AsyncSession, peppers: Peppers, *, now: datetime) -> list[ApiKey]:
-    """Those that wait for their next use, or for a pepper that is not there."""
+    """Keys that move at their next use, or cannot move because their pepper is missing."""
     query = _live(select(ApiKey), now=now).where(ApiKey.pepper_id != id_of(peppers.current))
     return list(await session.scalars(query.order_by(ApiKey.id)))
 
@@ -86,7 +86,7 @@ def _live(query: Select[Any], *, now: datetime) -> Select[Any]:
 
 
 def _keys_by_pepper(*, is_current: bool, now: datetime) -> Select[Any]:
-    """is_current: by the secrets that keys have; else by those before a rotation that still work."""
+    """is_current: count the current secrets of keys; else those from before a rotation that still work."""
     column = ApiKey.pepper_id if is_current else ApiKey.previous_pepper_id
     columns: Sequence[Any] = (column, func.count())
     query = _live(select(*columns).select_from(ApiKey), now=now).group_by(column)
@@ -94,7 +94,7 @@ def _keys_by_pepper(*, is_current: bool, now: datetime) -> Select[Any]:
 
 
 def _kind_of_id(pepper_id: bytes | None, peppers: Peppers) -> Kind:
-    """A version that did not say which pepper it was had an old one, if there is one."""
+    """Hashes without an id, from a version that recorded none, were made with an old pepper if there is one."""
     if pepper_id is None:
         return "old" if peppers.old else "current"
     return _kind(next((each for each in peppers.all if id_of(each) == pepper_id), None), peppers)

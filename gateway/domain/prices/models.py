@@ -1,4 +1,4 @@
-"""The price book's rows. Never changed: a new price is a new version, so that every old event can be priced again."""
+"""The price book's rows, never changed: a new price is a new version, so that every old event can be priced again."""
 
 from datetime import datetime
 from uuid import UUID
@@ -10,7 +10,7 @@ from gateway.database import Base
 
 
 class Price(Base):
-    """Of a model's tokens. `model_id` may be of a model that has been deleted."""
+    """The price of a model's tokens. `model_id` may name a model that has been deleted."""
 
     __tablename__ = "prices"
     __table_args__ = (Index("ix_prices_model_id_valid_from", "model_id", "valid_from"),)
@@ -21,15 +21,15 @@ class Price(Base):
     cached_prompt_nanousd: Mapped[int] = mapped_column(BigInteger)
     completion_nanousd: Mapped[int] = mapped_column(BigInteger)
     minimum_nanousd: Mapped[int] = mapped_column(BigInteger, server_default="0", default=0)
-    """What a request costs at least, before a discount."""
+    """The least that a request costs, before a discount."""
     cached_answer_basis_points: Mapped[int] = mapped_column(server_default="0", default=0)
-    """What of the output's price an answer from the cache costs."""
+    """The share of the output's price that an answer from the cache costs."""
     valid_from: Mapped[datetime]
     created_at: Mapped[datetime]
 
 
 class Surcharge(Base):
-    """For each token, of the prompt and of the answer, that an adapter served; `adapter_id` None: any adapter."""
+    """Charged for each token of prompt and answer that an adapter served; `adapter_id` None: any adapter."""
 
     __tablename__ = "adapter_surcharges"
 
@@ -42,7 +42,7 @@ class Surcharge(Base):
 
 
 class Discount(Base):
-    """What a tier's tenants, or (tier '') batches, pay less, in basis points."""
+    """The discount of a tier's tenants or, for tier '', of batches, in basis points."""
 
     __tablename__ = "tier_discounts"
 

@@ -1,6 +1,6 @@
 """What a request costs, in whole nano-dollars: its model's price, adapter's surcharge, minimum and tier's discount.
 
-Shares alone are rounded (`money.share_of`), the discount's and a cached answer's; everything else is a count times a
+Only shares are rounded (`money.share_of`), the discount's and a cached answer's; everything else is a count times a
 price.
 """
 
@@ -15,7 +15,7 @@ from protocol.usage import PriceLine, PriceLineKind
 
 UNPRICED_VERSION = "unpriced"
 BATCHES = ""
-"""Stands for a tier in the discount of batches; no tier has this name."""
+"""Takes the place of a tier in the discount of batches; no tier has this name."""
 _SEPARATOR = "+"
 _EVER, _NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _MAX_FOUND = 10_000
@@ -52,7 +52,7 @@ class DiscountTerms:
 
 @dataclass(frozen=True, slots=True)
 class RequestPrice:
-    """What holds for one request, from its arrival to its end. `version` names every row that it is made of."""
+    """The price of one request, fixed from arrival to end. `version` names every row that it was made from."""
 
     version: str
     prompt_nanousd: int = 0
@@ -71,8 +71,8 @@ class RequestPrice:
         completion_tokens: int,
         is_cached_answer: bool = False,
     ) -> int:
-        """A request that had no tokens costs nothing. is_cached_answer: its output, which nobody computed, costs that
-        share alone."""
+        """A request without tokens costs nothing. is_cached_answer: only `cached_answer_basis_points` of the price of
+        its output, which was not computed, are charged."""
         num_tokens = prompt_tokens + completion_tokens
         if not num_tokens:
             return 0
@@ -104,7 +104,7 @@ class RequestPrice:
         completion_tokens: int,
         is_cached_answer: bool = False,
     ) -> tuple[PriceLine, ...]:
-        """What makes up `cost_nanousd` of the same tokens; none of nothing."""
+        """The lines that add up to `cost_nanousd` of the same tokens; without tokens there are none."""
         num_tokens = prompt_tokens + completion_tokens
         if not num_tokens:
             return ()
@@ -128,7 +128,7 @@ class RequestPrice:
         return tuple(lines)
 
     def _spared_nanousd(self, completion_tokens: int) -> int:
-        """Of an answer from the cache."""
+        """What an answer from the cache costs less."""
         output = completion_tokens * (self.completion_nanousd + self.adapter_token_nanousd)
         return output - share_of(output, basis_points=self.cached_answer_basis_points)
 
@@ -166,7 +166,7 @@ class PriceBook:
         self._surcharges = _newest_first(((each.model_id, each.adapter_id), each) for each in surcharges)
         self._discounts = _newest_first((each.tier, each) for each in discounts)
         self._found: dict[tuple[str, str | None, str | None, bool], tuple[_Span, RequestPrice]] = {}
-        """By `price_of`'s arguments: each request asks for the same again."""
+        """Cached by `price_of`'s arguments, because requests ask for the same prices again and again."""
 
     def price_of(
         self,
@@ -177,11 +177,11 @@ class PriceBook:
         is_batch: bool = False,
         now: datetime,
     ) -> RequestPrice:
-        """From the newest rows that are valid; a model that nobody priced costs nothing and says so in its version.
+        """The price from the newest valid rows. A model without a price costs nothing, and the version says so.
 
-        adapter_id: of the adapter that serves the request, if any; its own surcharge goes before that of all.
-        tier: whose discount counts; None: the price before discounts. is_batch: the discount of batches, where it is
-        larger.
+        adapter_id: the adapter that serves the request, if any; its own surcharge takes precedence over that of all.
+        tier: its discount applies; None: the price before discounts. is_batch: the discount of batches applies if it
+        is larger.
         """
         key = (model_id, adapter_id, tier, is_batch)
         found = self._found.get(key)
@@ -194,7 +194,7 @@ class PriceBook:
     def _find(
         self, model_id: str, adapter_id: str | None, tiers: tuple[str | None, ...], now: datetime
     ) -> tuple[_Span, RequestPrice]:
-        """The price, and how long it is the one."""
+        """The price, and the span in which it applies."""
         span, price = _valid(self._prices, model_id, now)
         if price is None:
             return span, RequestPrice(UNPRICED_VERSION)
@@ -227,14 +227,14 @@ class PriceBook:
         )
 
     def _surcharge_keys(self, model_id: str, adapter_id: str | None) -> tuple[tuple[str, UUID | None], ...]:
-        """The adapter's own goes before that of all."""
+        """The key of the adapter's own surcharge comes before that of all adapters."""
         if adapter_id is None or not self._surcharges:
             return ()
         return ((model_id, UUID(adapter_id)), (model_id, None))
 
 
 def _newest_first(rows: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
-    """Of rows that begin together the one that was made last comes first: versions grow with time."""
+    """Among rows with the same `valid_from`, the one made last comes first: versions grow with time."""
     found: dict[K, list[V]] = {}
     for key, row in sorted(rows, key=lambda pair: (pair[1].valid_from, pair[1].version), reverse=True):
         found.setdefault(key, []).append(row)
@@ -242,7 +242,7 @@ def _newest_first(rows: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
 
 
 def _valid(rows: Mapping[K, list[V]], key: K, now: datetime) -> tuple[_Span, V | None]:
-    """The newest row that is valid, and from when to when."""
+    """The newest valid row, and the span in which it is that."""
     until = _NEVER
     for row in rows.get(key, ()):
         if row.valid_from <= now:

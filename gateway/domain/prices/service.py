@@ -17,7 +17,7 @@ from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
 
 _NOTICE = timedelta(seconds=10)
-"""Gateways may still hold a price that was deleted this long ago; it must not have come into force meanwhile."""
+"""Gateways may hold a deleted price for this long; it must not come into force in that time."""
 AnyPrice = Price | Surcharge | Discount
 P = TypeVar("P", Price, Surcharge, Discount)
 _NAMES = {Price: "price", Surcharge: "surcharge", Discount: "discount"}
@@ -37,7 +37,7 @@ async def add_price(
     is_correction: bool = False,
     now: datetime,
 ) -> Price:
-    """A new version of the model's price, from `valid_from` (None: now) on; is_correction: which may be in the past."""
+    """Add a version of the model's price, valid from `valid_from` (None: now). With is_correction that may be past."""
     price = Price(
         version=str(new_id(now)),
         model_id=model_id,
@@ -92,7 +92,7 @@ async def add_discount(
     is_correction: bool,
     now: datetime,
 ) -> Discount:
-    """tier None: of batches."""
+    """tier None: the discount of batches."""
     discount = Discount(
         version=str(new_id(now)),
         tier=BATCHES if tier is None else tier,
@@ -110,7 +110,7 @@ async def add_discount(
 async def delete_version(
     sessions: Sessions, principal: Principal, kind: type[P], version: str, *, now: datetime
 ) -> None:
-    """Only one that is not in force yet: usage was priced with the others. Raises NotFound or Conflict."""
+    """Delete a version that is not in force yet; usage is priced with the others. Raises NotFound or Conflict."""
     name = _NAMES[kind]
     async with sessions.begin() as session:
         row = await session.get(kind, version)

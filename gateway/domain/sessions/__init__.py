@@ -1,1 +1,1 @@
-"""What a tenant chose for its sessions."""
+"""A tenant's settings for its sessions."""

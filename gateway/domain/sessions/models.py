@@ -9,14 +9,14 @@ from gateway.domain.versions import Versioned
 
 
 class SessionPolicy(Versioned, Base):
-    """Of a tenant that chose something else than the default: a window, not sealed."""
+    """The policy of a tenant that changed the default, which is a window and no encryption."""
 
     __tablename__ = "session_policies"
 
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
     overflow: Mapped[str] = mapped_column(String(16))
-    """`window`: what leaves the window is forgotten; `summary`: the small model sums it up."""
+    """`window`: messages that leave the window are forgotten; `summary`: the small model summarizes them."""
     is_encrypted: Mapped[bool]
     sealed_key: Mapped[bytes | None]
-    """The tenant's key, under the platform's pepper. It stays while it may be needed to read."""
+    """The tenant's key, sealed under the platform's pepper. It is kept as long as it may be needed for reading."""
     changed_at: Mapped[datetime]

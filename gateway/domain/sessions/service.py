@@ -36,7 +36,7 @@ async def change_policy(
     pepper: str,
     now: datetime,
 ) -> SessionTerms:
-    """What is None stays as it is. Raises NotFound."""
+    """Settings that are None stay as they are. Raises NotFound or Stale."""
     principal.require_tenant(tenant_id)
     async with edit_of_maybe_none(sessions) as session:
         await require_tenant(session, tenant_id)

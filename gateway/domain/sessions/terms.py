@@ -9,7 +9,7 @@ PURPOSE = b"tiergate sessions"
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """A policy as the catalog has it."""
+    """A policy as the catalog holds it."""
 
     overflow: str = "window"
     is_encrypted: bool = False
@@ -17,7 +17,7 @@ class SessionTerms:
     version: int = 0
 
     def key(self, tenant_id: UUID, *, peppers: Peppers) -> bytes | None:
-        """What the tenant's sessions are read with, if any was ever sealed. Raises CannotUnseal."""
+        """The key that reads the tenant's sealed sessions; None: it never had any. Raises CannotUnseal."""
         if self.sealed_key is None:
             return None
         return sealing.unseal(self.sealed_key, purpose=PURPOSE, bound_to=tenant_id.bytes, peppers=peppers)

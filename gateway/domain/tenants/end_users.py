@@ -21,11 +21,11 @@ from gateway.http.errors import Conflict, Forbidden, NotFound
 from protocol.ids import new_id
 
 MAX_USERS = 1000
-"""Of a tenant, by name: every gateway holds them in memory. `user_limits` is for all others."""
+"""Limit per tenant, because every gateway holds them in memory. `user_limits` is for all other end users."""
 
 
 def end_users_of(tenant_id: UUID | None) -> Select[EndUser]:
-    """A tenant's; None: everybody's."""
+    """A tenant's end users; None: everybody's."""
     query = select(EndUser)
     return query if tenant_id is None else query.where(EndUser.tenant_id == tenant_id)
 
@@ -85,7 +85,7 @@ async def delete_end_user(
 
 
 async def get_end_user(session: AsyncSession, principal: Principal, row_id: UUID) -> EndUser:
-    """Raises NotFound for another tenant's, too."""
+    """Raises NotFound, also for another tenant's end user."""
     user = await session.get(EndUser, row_id)
     if user is None:
         raise NotFound("there is no such end user")

@@ -9,7 +9,7 @@ from gateway.domain.versions import Versioned
 
 
 class Tenant(Versioned, Base):
-    """A deleted tenant's row stays for its invoices; its name is free again. `is_platform`: the operator's own."""
+    """A deleted tenant's row stays for its invoices; its name is free again. `is_platform`: the operator's tenant."""
 
     __tablename__ = "tenants"
     __table_args__ = (
@@ -29,16 +29,16 @@ class Tenant(Versioned, Base):
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     is_local_only: Mapped[bool] = mapped_column(server_default=false(), default=False)
-    """Its requests never leave for a pool's overflow."""
+    """Requests are never sent to a pool's overflow."""
     is_platform: Mapped[bool] = mapped_column(server_default=false(), default=False)
     limits: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
-    """In place of its tier's, by the tier's names."""
+    """Limits in place of the tier's, under the tier's names."""
     user_limits: Mapped[dict[str, int] | None] = mapped_column(JSON(none_as_null=True))
-    """Of each of its end users (`user` of a request) that has none of his own."""
+    """The limits of each end user (`user` of a request), where it has none by name."""
 
 
 class EndUser(Versioned, Base):
-    """One that the tenant has set limits for by name; `user_id` is what requests have as `user`."""
+    """An end user that the tenant has set limits for by name; `user_id` is the `user` of requests."""
 
     __tablename__ = "end_users"
     __table_args__ = (UniqueConstraint("tenant_id", "user_id"),)

@@ -80,7 +80,7 @@ async def create_tenant(
 
 
 async def get_tenant(sessions: Sessions, principal: Principal, tenant_id: UUID) -> Tenant:
-    """Deleted ones too: old usage and invoices name them."""
+    """The tenant, even if deleted: old usage and invoices name it. Raises NotFound."""
     principal.require_tenant(tenant_id)
     async with sessions() as session:
         tenant = await session.get(Tenant, tenant_id)
@@ -102,9 +102,10 @@ async def change_tenant(
     version: int | None = None,
     now: datetime,
 ) -> Tenant:
-    """What is None stays as it is. changed: `limits` and `user_limits`, as `changed_limits` takes them.
+    """Fields that are None stay as they are. changed: `limits` and `user_limits`, as `changed_limits` takes them.
 
-    A tenant's own administrator may set the limits of its end users; raises Forbidden for the rest."""
+    A tenant's own administrator may set only the limits of its end users. Raises Forbidden for the rest.
+    """
     principal.require_tenant(tenant_id)
     given = {"name": name, "tier": tier, "is_suspended": is_suspended, "is_local_only": is_local_only}
     detail: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
@@ -150,8 +151,8 @@ async def change_tenant(
 async def delete_tenant(
     sessions: Sessions, principal: Principal, tenant_id: UUID, *, version: int | None = None, now: datetime
 ) -> None:
-    """Its keys end, its adapters, files, tools and webhooks go; its name is free. The row, usage and prices stay for
-    its invoices."""
+    """Revoke the tenant's keys, remove its adapters, files, tools and webhooks, and free its name. The row, usage and
+    prices stay for its invoices."""
     async with sessions.begin() as session:
         await end_tenant(session, principal, tenant_id, version=version, now=now)
 
@@ -161,7 +162,7 @@ async def end_tenant(
 ) -> None:
     """`delete_tenant` in the caller's transaction."""
     await take_lock(session, "admins")
-    # An adapter that is made meanwhile would keep its name for ever.
+    # An adapter made meanwhile would keep its name for ever.
     await take_lock(session, "names")
     tenant = await require_tenant(session, tenant_id)
     check_version(tenant, version)
@@ -180,7 +181,7 @@ async def end_tenant(
     await session.execute(update(StoredFile).where(StoredFile.tenant_id == tenant_id).values(expires_at=now))
     await session.execute(delete(Webhook).where(Webhook.tenant_id == tenant_id))
     await session.execute(delete(CachePolicy).where(CachePolicy.tenant_id == tenant_id))
-    # With its key, so that nobody reads its sessions any more.
+    # Its sealed key goes with the row, so that nobody can read the tenant's sealed sessions any more.
     await session.execute(delete(SessionPolicy).where(SessionPolicy.tenant_id == tenant_id))
     await record(
         session,
@@ -195,7 +196,7 @@ async def end_tenant(
 
 
 async def require_tenant(session: AsyncSession, tenant_id: UUID) -> Tenant:
-    """Raises NotFound for a deleted one too."""
+    """Raises NotFound, also for a deleted tenant."""
     tenant = await session.get(Tenant, tenant_id)
     if tenant is None or tenant.deleted_at is not None:
         raise NotFound("there is no such tenant")
@@ -203,7 +204,7 @@ async def require_tenant(session: AsyncSession, tenant_id: UUID) -> Tenant:
 
 
 async def _check_dispensable(session: AsyncSession, tenant: Tenant, ending: str) -> None:
-    """Raises Conflict where nobody could administer the platform without it; `admins` must be locked."""
+    """Raises Conflict if nobody could administer the platform without this tenant; `admins` must be locked."""
     if tenant.is_platform:
         raise Conflict(f"this is the platform's own tenant, which cannot be {ending}; revoke single keys of it instead")
     usable = (await session.scalars(usable_admin_keys())).all()

@@ -8,7 +8,7 @@ from gateway.domain.versions import Versioned
 
 
 class Tier(Versioned, Base):
-    """Limits are a tenant's; None is none."""
+    """Each tenant of the tier has these limits to itself; None: no limit."""
 
     __tablename__ = "tiers"
 
@@ -32,4 +32,4 @@ class Tier(Versioned, Base):
     allowed_pools: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     is_best_effort: Mapped[bool]
     retired_at: Mapped[datetime | None]
-    """Since when no tenant may move to it; those that have it keep it."""
+    """Since when no tenant may move to the tier; tenants that have it keep it."""

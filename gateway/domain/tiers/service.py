@@ -29,7 +29,7 @@ async def create_tier(
     served_pools: Collection[str] = (),
     now: datetime,
 ) -> Tier:
-    """`fields`: columns to their values, in place of those of the tier that is copied."""
+    """`fields`: columns and their values, in place of those of the copied tier."""
     try:
         async with sessions.begin() as session:
             await take_lock(session, "names")
@@ -60,11 +60,12 @@ async def change_tier(
     served_pools: Collection[str] = (),
     now: datetime,
 ) -> Tier:
-    """`changes`: columns to their new values. No tenant may move to a retired tier; those that have it keep it.
+    """`changes`: columns and their new values. No tenant may move to a retired tier; tenants that have it keep it.
 
-    `served_pools`: those that workers serve without a declaration."""
+    `served_pools`: pools that workers serve without a declaration.
+    """
     async with sessions.begin() as session:
-        # Before the tier is read: a pool must not be deleted between our look and our commit.
+        # Lock before the tier is read: a pool must not be deleted between our check and our commit.
         await take_lock(session, "names")
         tier = await session.get(Tier, name)
         if tier is None:

@@ -1,1 +1,1 @@
-"""Tools that the platform calls itself: whose they are, where they are, and what they are called with."""
+"""Tools that the platform calls itself: their owners, their URLs, arguments and credentials."""

@@ -1,4 +1,4 @@
-"""The operator's list of servers that tools may be at."""
+"""The operator's list of servers that tools may run on."""
 
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit

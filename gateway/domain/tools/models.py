@@ -10,7 +10,7 @@ from gateway.domain.versions import Versioned
 
 
 class ServerTool(Versioned, Base):
-    """`tenant_id` None: everybody's. The secret of `credential_header` is sealed (sealing.py)."""
+    """`tenant_id` None: for everybody. The secret of `credential_header` is sealed (sealing.py)."""
 
     __tablename__ = "server_tools"
     __table_args__ = (UniqueConstraint("tenant_id", "name"), Index("ix_server_tools_name", "name"))
@@ -20,14 +20,14 @@ class ServerTool(Versioned, Base):
     name: Mapped[str] = mapped_column(String(64))
     description: Mapped[str] = mapped_column(Text)
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
-    """The JSON schema of its arguments."""
+    """The JSON schema of the tool's arguments."""
     url: Mapped[str] = mapped_column(String(2000))
     credential_header: Mapped[str | None] = mapped_column(String(100))
     sealed_credential: Mapped[bytes | None] = mapped_column(LargeBinary)
     timeout_s: Mapped[float]
     max_result_bytes: Mapped[int]
     max_rounds: Mapped[int]
-    """In how many rounds of one request the model may call it."""
+    """In how many rounds of one request the model may call the tool."""
     is_enabled: Mapped[bool]
     created_at: Mapped[datetime]
     changed_at: Mapped[datetime]

@@ -1,7 +1,7 @@
-"""JSON schemas of tools' arguments: what may be registered, and whether arguments keep it.
+"""JSON schemas of tools' arguments: which may be registered, and whether arguments satisfy them.
 
-A schema must not cost more than its size lets one expect, since a tenant may have written it: patterns are matched in
-linear time, nothing is fetched, and references count as what they stand for.
+A tenant may have written the schema, so it must not cost more than its size suggests: patterns are matched in linear
+time, nothing is fetched, and references count as what they stand for.
 """
 
 import json
@@ -15,7 +15,7 @@ from gateway.http.errors import InvalidRequest
 
 MAX_SCHEMA_BYTES = 16 * 1024
 MAX_NODES = 5_000
-"""Of a schema whose references are replaced by what they stand for."""
+"""Limit for a schema with its references replaced by what they stand for."""
 MAX_DEPTH = 64
 _MAX_WORDS = 300
 _REFUSED = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
@@ -23,12 +23,12 @@ _PATTERNS = jsonschema_rs.RegexOptions()
 
 
 def check_schema(schema: Mapping[str, Any], *, param: str) -> None:
-    """Raises InvalidRequest, naming the place."""
+    """Raises InvalidRequest, naming the place in the schema."""
     if schema.get("type") != "object":
         raise InvalidRequest(f'{param}: must be the schema of an object: {{"type": "object", ...}}', param=param)
     try:
         text = json.dumps(schema, ensure_ascii=False)
-        # No database takes halves of surrogate pairs, and PostgreSQL no U+0000.
+        # No database accepts unpaired surrogates, and PostgreSQL does not accept U+0000.
         if "\\u0000" in text or len(text.encode()) > MAX_SCHEMA_BYTES:
             raise InvalidRequest(f"{param}: at most {MAX_SCHEMA_BYTES} bytes of JSON, without U+0000", param=param)
         _Size(schema, param).check()
@@ -40,7 +40,7 @@ def check_schema(schema: Mapping[str, Any], *, param: str) -> None:
 
 
 def problem_with(arguments: Any, schema: Mapping[str, Any]) -> str | None:
-    """Why the arguments do not keep a schema that `check_schema` accepted, in words for a model; None: they do."""
+    """Why the arguments violate a schema that `check_schema` accepted, in words for a model; None: they satisfy it."""
     for error in _validator(json.dumps(schema)).iter_errors(arguments):
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         return f"arguments{place}: {_words(error)}"
@@ -53,13 +53,13 @@ def _validator(schema: str) -> Any:
 
 
 class _Size:
-    """How many nodes a schema has, references replaced."""
+    """Counts the nodes of a schema with its references replaced."""
 
     def __init__(self, root: Mapping[str, Any], param: str) -> None:
         self._root = root
         self._param = param
         self._of_references: dict[str, int | None] = {}
-        """None: being counted."""
+        """Nodes by reference; None: still being counted."""
 
     def check(self) -> None:
         if self._count(self._root, self._param, depth=0) > MAX_NODES:

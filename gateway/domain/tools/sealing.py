@@ -1,5 +1,5 @@
-"""What is sealed is bound to the tool and to the origin of its URL: a row's secret cannot be moved to another tool, nor
-sent to another server by whoever may change the URL or the database's rows.
+"""A sealed credential is bound to the tool and to the origin of its URL: nobody who may change the URL or the
+database's rows can move it to another tool or have it sent to another server.
 """
 
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ def unseal(sealed: bytes, *, tool_id: UUID, url: str, peppers: Peppers) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Of a URL that `Outbound.check_url` accepted: scheme, host and port."""
+    """Scheme, host and port of a URL that `Outbound.check_url` accepted."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 

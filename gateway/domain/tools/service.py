@@ -19,13 +19,13 @@ from gateway.http.errors import Conflict, InvalidRequest, NotFound
 from protocol.ids import new_id
 
 MAX_TOOLS = 64
-"""Of a tenant, and of those for everybody."""
+"""Limit per tenant, and for those that are for everybody."""
 Credential = tuple[str, str]
-"""A header's name and its value, the secret."""
+"""A header's name, and its value, which is the secret."""
 
 
 def tools_visible_to(tenant_id: UUID | None) -> Select[ServerTool]:
-    """A tenant's own and those for everybody; None: all."""
+    """A tenant's own tools and those for everybody; None: all."""
     query = select(ServerTool)
     if tenant_id is None:
         return query
@@ -42,14 +42,14 @@ async def create_tool(
     pepper: str,
     now: datetime,
 ) -> ServerTool:
-    """`fields`: the table's columns that a draft has, checked. `tenant_id` None: for everybody, which only an
-    administrator of the platform may say. Raises NotFound or Conflict."""
+    """`fields`: the columns that a draft has, already checked. `tenant_id` None: for everybody if the principal is a
+    platform administrator, else for the principal's own tenant. Raises NotFound or Conflict."""
     tenant_id = tenant_id if principal.is_platform_admin else tenant_id or principal.tenant_id
     principal.require_tenant(tenant_id)
     tool = ServerTool(id=new_id(now), tenant_id=tenant_id, created_at=now, changed_at=now, **fields)
     _set_credential(tool, credential, pepper=pepper)
     async with sessions.begin() as session:
-        # Two names that collide must not be made at the same time.
+        # Two tools whose names collide must not be made at the same time.
         await take_lock(session, "names")
         if tenant_id is not None:
             await require_tenant(session, tenant_id)
@@ -74,8 +74,11 @@ async def change_tool(
     pepper: str,
     now: datetime,
 ) -> ServerTool:
-    """`has_credential`: take this one, None for none; otherwise the tool keeps the one that it has. Raises NotFound,
-    and InvalidRequest for a URL at another server without a credential: the old one was given for the old server."""
+    """`has_credential`: `credential` replaces the current one, None removes it; otherwise the tool keeps it.
+
+    Raises NotFound, Stale, and InvalidRequest if the URL moves to another server without a new credential: the old one
+    was given for the old server.
+    """
     async with sessions.begin() as session:
         tool = await require_tool(session, principal, tool_id)
         check_version(tool, version)
@@ -98,7 +101,7 @@ async def change_tool(
 async def delete_tool(
     sessions: Sessions, principal: Principal, tool_id: UUID, *, version: int | None = None, now: datetime
 ) -> None:
-    """Requests that are under way call it to their end."""
+    """Requests under way may still call the tool until they end."""
     async with sessions.begin() as session:
         tool = await require_tool(session, principal, tool_id)
         check_version(tool, version)
@@ -108,7 +111,7 @@ async def delete_tool(
 
 
 async def require_tool(session: AsyncSession, principal: Principal, tool_id: UUID) -> ServerTool:
-    """One that the principal may administer. Raises NotFound."""
+    """A tool that the principal may administer. Raises NotFound."""
     tool = await session.get(ServerTool, tool_id)
     if tool is None:
         raise NotFound("there is no such tool")
@@ -117,7 +120,7 @@ async def require_tool(session: AsyncSession, principal: Principal, tool_id: UUI
 
 
 async def _check_name(session: AsyncSession, name: str, *, tenant_id: UUID | None) -> None:
-    """As with adapters: a request's name must mean one tool, whoever sends it."""
+    """As with adapters, a name in a request must mean one tool, whichever tenant sends it."""
     same = select(ServerTool).where(ServerTool.name == name).limit(1)
     if tenant_id is not None:
         same = same.where(or_(ServerTool.tenant_id == tenant_id, ServerTool.tenant_id.is_(None)))
@@ -135,7 +138,7 @@ def _set_credential(tool: ServerTool, credential: Credential | None, *, pepper: 
 
 
 def _shown(fields: Mapping[str, Any], credential: Credential | None) -> dict[str, Any]:
-    """For the audit log: no secret, and no schema, which may be long."""
+    """The fields for the audit log: without the secret, and without schema and description, which may be long."""
     shown = {name: value for name, value in fields.items() if name not in ("parameters", "description")}
     return shown if credential is None else shown | {"credential_header": credential[0]}
 

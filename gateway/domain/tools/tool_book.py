@@ -1,4 +1,4 @@
-"""Which tools a tenant may use, read at most every REFRESH_S for each tenant, however many requests name some."""
+"""The tools that a tenant may use, read at most every REFRESH_S per tenant, however many requests name tools."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 REFRESH_S = 2.0
 READ_DEADLINE_S = 5.0
 STALE_S = 600.0
-"""How long what was read last stands while the database is away; as for keys."""
+"""How long the last read stays in use while the database is away; as for keys."""
 MAX_TENANTS = 1000
 Tools = Mapping[str, ServerTool]
 
@@ -40,11 +40,11 @@ class ToolBook:
         self._pages: OrderedDict[UUID, _Page] = OrderedDict()
 
     def forget(self) -> None:
-        """A change through the admin plane counts here at once; elsewhere within REFRESH_S."""
+        """After this, a change through the admin plane takes effect here at once; elsewhere within REFRESH_S."""
         self._pages.clear()
 
     async def tools_of(self, tenant_id: UUID) -> Tools:
-        """Those that are enabled, by name. Raises Unavailable."""
+        """Enabled tools by name. Raises Unavailable."""
         page = self._pages.setdefault(tenant_id, _Page())
         self._pages.move_to_end(tenant_id)
         if len(self._pages) > MAX_TENANTS:
@@ -59,7 +59,7 @@ class ToolBook:
         return page.tools
 
     async def _read(self, page: _Page, tenant_id: UUID) -> None:
-        """Where the database is away, what was read last stays."""
+        """While the database is away, the last read stays in use."""
         began_at_s = self._clock()
         query = tools_visible_to(tenant_id).where(ServerTool.is_enabled)
         try:

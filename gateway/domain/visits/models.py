@@ -8,7 +8,7 @@ from gateway.database import Base
 
 
 class Visit(Base):
-    """One that has ended has no row: then its cookie says nothing any more. It is of a key, or of a person."""
+    """A login to the console by a key or a person. A visit that has ended has no row, and its cookie is worthless."""
 
     __tablename__ = "console_visits"
 
@@ -18,18 +18,18 @@ class Visit(Base):
     began_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
     idle_s: Mapped[int | None]
-    """A person's visit ends when nothing was asked for so long. None: of a key, it does not."""
+    """A person's visit ends after this many seconds without a request. None: a key's visit, which does not."""
     idle_until: Mapped[datetime | None]
     address: Mapped[str] = mapped_column(String(64))
-    """Where it began."""
+    """The network address where the visit began."""
     browser: Mapped[str] = mapped_column(String(200))
-    """What it says of itself."""
+    """The browser's description of itself."""
     provider_session: Mapped[str | None] = mapped_column(String(255), index=True)
-    """The identity provider's own name (`sid`) of the session that led to it."""
+    """The identity provider's id (`sid`) of the session that led to the visit."""
     sealed_id_token: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """What the provider is shown at the logout, so that it need not ask who leaves."""
+    """Shown to the provider at logout, so that it need not ask who is logging out."""
 
     @property
     def ends_at(self) -> datetime:
-        """If nothing is asked for any more."""
+        """When the visit ends if no further request comes."""
         return self.expires_at if self.idle_until is None else min(self.expires_at, self.idle_until)

@@ -13,13 +13,13 @@ from gateway.http.errors import NotFound
 from protocol.ids import new_id
 
 _PROLONGED_AT = 0.9
-"""Of the idle time that is left: not every page writes."""
+"""A visit is prolonged once at most this share of its idle time is left, so that not every page writes."""
 
 
 async def begin_visit(
     sessions: Sessions, key_id: UUID, *, address: str, browser: str, expires_at: datetime, now: datetime
 ) -> UUID:
-    """Of a key."""
+    """Begin the visit of a key."""
     visit = Visit(id=new_id(now), key_id=key_id, began_at=now, expires_at=expires_at, address=address, browser=browser)
     async with sessions.begin() as session:
         await add_visit(session, visit, now=now)
@@ -27,7 +27,7 @@ async def begin_visit(
 
 
 async def add_visit(session: AsyncSession, visit: Visit, *, now: datetime) -> None:
-    """Those that have expired leave."""
+    """Also deletes the visits that have expired."""
     visit.address, visit.browser = visit.address[:64], visit.browser[:200]
     await session.execute(delete(Visit).where(~goes_on(now)))
     session.add(visit)
@@ -38,12 +38,12 @@ def goes_on(now: datetime) -> ColumnElement[bool]:
 
 
 def is_on(visit_id: UUID, key_id: UUID, *, now: datetime) -> ColumnElement[bool]:
-    """Of a key."""
+    """Whether this visit of the key goes on."""
     return select(Visit.id).where(Visit.id == visit_id, Visit.key_id == key_id, goes_on(now)).exists()
 
 
 def visits_of(holder_id: UUID, *, now: datetime) -> Select[Visit]:
-    """That go on, the newest first; of a key or a person."""
+    """The visits of a key or a person that go on, newest first."""
     return all_visits(now=now).where(_is_of(holder_id))
 
 
@@ -52,7 +52,7 @@ def all_visits(*, now: datetime) -> Select[Visit]:
 
 
 def prolong(visit: Visit, *, now: datetime) -> bool:
-    """Somebody looks at it; whether that is to be written."""
+    """Note activity. Returns whether the visit was changed and has to be written."""
     if visit.idle_s is None or visit.idle_until is None:
         return False
     idle = timedelta(seconds=visit.idle_s)
@@ -63,7 +63,7 @@ def prolong(visit: Visit, *, now: datetime) -> bool:
 
 
 async def end_visit(sessions: Sessions, holder_id: UUID, visit_id: UUID) -> Visit | None:
-    """Logging out; what there was."""
+    """Log out. Returns the visit that ended, if there was one."""
     async with sessions.begin() as session:
         visit = await session.scalar(select(Visit).where(Visit.id == visit_id, _is_of(holder_id)))
         if visit is not None:
@@ -72,7 +72,7 @@ async def end_visit(sessions: Sessions, holder_id: UUID, visit_id: UUID) -> Visi
 
 
 async def end_other_visits(sessions: Sessions, principal: Principal, own: UUID, *, now: datetime) -> Sequence[UUID]:
-    """All but `own` of the principal's key, or of the person."""
+    """End all visits of the principal's key or person except `own`. Returns the ids of those."""
     query = visits_of(principal.key_id, now=now).where(Visit.id != own)
     async with sessions.begin() as session:
         visits = list(await session.scalars(query))
@@ -83,7 +83,7 @@ async def end_other_visits(sessions: Sessions, principal: Principal, own: UUID, 
 
 
 async def end_any_visit(sessions: Sessions, principal: Principal, visit_id: UUID, *, now: datetime) -> None:
-    """Whoever's. Raises Forbidden for all but the platform's administrators, and NotFound."""
+    """End anybody's visit. Raises Forbidden unless a platform administrator asks, and NotFound."""
     principal.require("platform-admin")
     async with sessions.begin() as session:
         visit = await session.scalar(all_visits(now=now).where(Visit.id == visit_id))
@@ -94,7 +94,7 @@ async def end_any_visit(sessions: Sessions, principal: Principal, visit_id: UUID
 
 
 async def end_all_visits(sessions: Sessions, principal: Principal, own: UUID, *, now: datetime) -> None:
-    """Everybody's but `own`. Raises Forbidden for all but the platform's administrators."""
+    """End everybody's visits except `own`. Raises Forbidden unless a platform administrator asks."""
     principal.require("platform-admin")
     async with sessions.begin() as session:
         visits = list(await session.scalars(all_visits(now=now).where(Visit.id != own)))
@@ -110,7 +110,7 @@ async def delete_visits(
     tenant_id: UUID | None,
     now: datetime,
 ) -> None:
-    """None: the identity provider ends them."""
+    """`principal` None: the identity provider ends the visits."""
     for visit in visits:
         await session.delete(visit)
     if visits:

@@ -1,1 +1,1 @@
-"""Webhooks: where tenants want to be told of events, and what is still to be delivered there."""
+"""Webhooks: the URLs that tenants want events sent to, and the deliveries to them."""

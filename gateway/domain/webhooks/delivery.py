@@ -1,4 +1,4 @@
-"""Delivering what is due, at least once: signed, with retries, by the one process that holds the lease."""
+"""Delivers events at least once: signed, with retries, by the one process that holds the lease."""
 
 import asyncio
 import base64
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 2.0
 LEASE = timedelta(seconds=60)
-"""Longer than a round takes, each attempt being bounded."""
+"""Longer than a round takes, because each attempt is bounded."""
 BATCH = 20
 RETRIES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1800, 2 * 3600, 5 * 3600, 10 * 3600, 24 * 3600))
-"""After each failed attempt; after the last one it is given up."""
+"""The delay before each retry; if the last one fails too, the delivery is given up."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class WebhookSender:
                 _log.warning("webhooks wait for the database: %s", error)
 
     async def send_due(self) -> int:
-        """Try everything that is due; how many attempts were made. None where another process holds the lease."""
+        """Try what is due. Returns how many attempts were made: 0 while another process holds the lease."""
         now = self._clock()
-        # Mostly nothing is due, and then nothing is written.
+        # Usually nothing is due, and then nothing is written.
         if not await self._due(now):
             return 0
         if not await hold_lease(self._sessions, "webhooks", self._holder, now=now, lasts=LEASE):
             return 0
-        # Again, now that nobody else delivers.
+        # Read again, now that nobody else delivers.
         found = await self._due(now)
         async with asyncio.TaskGroup() as group:
             for each in found:
@@ -116,7 +116,7 @@ class WebhookSender:
 
 
 def sign(body: bytes, *, delivery_id: str, secret: str, now: datetime) -> dict[str, str]:
-    """As Standard Webhooks has it: HMAC-SHA256 over `id.timestamp.body`, so that neither can be changed or reused."""
+    """Headers of Standard Webhooks: HMAC-SHA256 over `id.timestamp.body`, so that no part can be changed or reused."""
     timestamp = str(int(now.timestamp()))
     key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
     digest = hmac.digest(key, b".".join((delivery_id.encode(), timestamp.encode(), body)), hashlib.sha256)

@@ -16,12 +16,12 @@ class Webhook(Base):
     url: Mapped[str] = mapped_column(String(2000))
     events: Mapped[list[str]] = mapped_column(JSON)
     sealed_secret: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """As secrets.py seals it. None: made by a version that derived it from the pepper each time."""
+    """Sealed by secrets.py. None: made by a version that derived the secret from the pepper each time."""
     created_at: Mapped[datetime]
 
 
 class Delivery(Base):
-    """`id` is the event's, the same in every attempt, so that a receiver can tell a repetition."""
+    """`id` is the event's, the same in every attempt, so that a receiver can recognize a repetition."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -32,7 +32,7 @@ class Delivery(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     webhook_id: Mapped[UUID] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
     occasion: Mapped[str] = mapped_column(String(120))
-    """What it is about, so that nobody is told twice: `budget.80:2026-03`."""
+    """What the event is about, so that nobody is told twice: `budget.80:2026-03`."""
     body: Mapped[str] = mapped_column(Text)
     created_at: Mapped[datetime]
     num_attempts: Mapped[int]
@@ -44,7 +44,7 @@ class Delivery(Base):
 
 
 class Lease(Base):
-    """What only one process may do at a time, until `until`."""
+    """Work that only one process may do at a time: `holder` may, until `until`."""
 
     __tablename__ = "leases"
 

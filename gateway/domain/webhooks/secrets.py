@@ -1,5 +1,5 @@
-"""What deliveries are signed with: derived from the pepper when the webhook is made (earlier versions: each time), and
-sealed from then on, so that receivers need no other secret when the pepper is replaced."""
+"""Secrets that sign deliveries: derived from the pepper when the webhook is made (in earlier versions: each time), and
+sealed from then on, so that receivers need no new secret when the pepper is replaced."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ SECRET_PREFIX = "whsec_"
 
 
 def secret_of(webhook: Webhook, *, peppers: Peppers) -> str:
-    """32 bytes in base64, after a prefix, as Standard Webhooks has it. Raises CannotUnseal."""
+    """32 bytes in base64 after a prefix, the format of Standard Webhooks. Raises CannotUnseal."""
     if webhook.sealed_secret is None:
         secret = _derived(webhook.id, pepper=peppers.current)
     else:

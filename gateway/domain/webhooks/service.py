@@ -21,17 +21,17 @@ from protocol.ids import new_id
 
 EventName = Literal["budget.80", "budget.100", "ping"]
 MAX_WEBHOOKS = 10
-"""Of a tenant."""
+"""Limit per tenant."""
 
 
 def live_webhooks() -> Select[Webhook]:
-    """Not those of tenants that are deleted: such as were deleted before their webhooks went with them."""
+    """Webhooks of tenants that are not deleted: earlier versions deleted tenants without their webhooks."""
     live = select(Tenant.id).where(Tenant.deleted_at.is_(None))
     return select(Webhook).where(Webhook.tenant_id.in_(live))
 
 
 def webhooks_visible_to(tenant_id: UUID | None) -> Select[Webhook]:
-    """A tenant's; None: all."""
+    """A tenant's webhooks; None: all."""
     query = live_webhooks()
     return query if tenant_id is None else query.where(Webhook.tenant_id == tenant_id)
 
@@ -50,7 +50,7 @@ async def create_webhook(
     pepper: str,
     now: datetime,
 ) -> Webhook:
-    """The url has been checked. Raises NotFound or Conflict."""
+    """`url` has been checked by the caller. Raises NotFound or Conflict."""
     principal.require_tenant(tenant_id)
     webhook = Webhook(id=new_id(now), tenant_id=tenant_id, url=url, events=list(dict.fromkeys(events)), created_at=now)
     webhook.sealed_secret = seal_secret(webhook.id, origin=pepper, pepper=pepper)
@@ -84,7 +84,7 @@ async def get_webhook(session: AsyncSession, principal: Principal, webhook_id: U
 
 
 async def delete_webhook(sessions: Sessions, principal: Principal, webhook_id: UUID, *, now: datetime) -> None:
-    """What was not delivered yet never is."""
+    """Events that were not delivered yet never are."""
     async with sessions.begin() as session:
         webhook = await get_webhook(session, principal, webhook_id)
         detail, before = {"url": webhook.url}, shown(webhook)
@@ -102,7 +102,7 @@ async def delete_webhook(sessions: Sessions, principal: Principal, webhook_id: U
 
 
 async def ping(sessions: Sessions, principal: Principal, webhook_id: UUID, *, now: datetime) -> Delivery:
-    """Have something delivered, to try it out."""
+    """Queue a delivery to try out the webhook."""
     async with sessions.begin() as session:
         webhook = await get_webhook(session, principal, webhook_id)
         delivery = _delivery(webhook, "ping", f"ping:{new_id(now)}", {"tenant_id": str(webhook.tenant_id)}, now)
@@ -113,7 +113,7 @@ async def ping(sessions: Sessions, principal: Principal, webhook_id: UUID, *, no
 async def announce(
     sessions: Sessions, *, tenant_id: UUID, event: EventName, occasion: str, data: Mapping[str, Any], now: datetime
 ) -> int:
-    """Put the event into the queue of each of the tenant's webhooks that wants it; how many had not been told yet."""
+    """Queue the event for each of the tenant's webhooks that wants it. Returns how many had not been told yet."""
     async with sessions() as session:
         webhooks = [
             webhook for webhook in await session.scalars(webhooks_visible_to(tenant_id)) if event in webhook.events
@@ -124,7 +124,7 @@ async def announce(
             async with sessions.begin() as session:
                 session.add(_delivery(webhook, event, f"{event}:{occasion}", data, now))
         except IntegrityError:
-            # It was told of this occasion before, or has just been deleted.
+            # The webhook was told of this occasion before, or has just been deleted.
             continue
         num_added += 1
     return num_added
@@ -138,7 +138,7 @@ async def tenants_to_tell(sessions: Sessions, events: Collection[str]) -> list[U
 
 
 async def hold_lease(sessions: Sessions, name: str, holder: str, *, now: datetime, lasts: timedelta) -> bool:
-    """Take or keep what only one process may do at a time; False while another holds it."""
+    """Take or keep the lease; False while another process holds it."""
     is_free = or_(Lease.holder == holder, Lease.until < now)
     async with sessions.begin() as session:
         taken = await session.execute(

@@ -1,4 +1,4 @@
-"""A tiny model with four adapters behind a real engine."""
+"""A real engine with a tiny model and four adapters."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ ADAPTERS = ("one", "two", "three", "four")
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Heads of 64, as the GPU's kernels want them.
+    # Heads of size 64, as the GPU kernels require.
     return make_tiny_checkpoint(tmp_path_factory.mktemp("model"), hidden_size=128, num_heads=2, num_kv_heads=1)
 
 
@@ -34,12 +34,12 @@ def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 on_both_runners = pytest.mark.parametrize("runs_on", ["cpu", pytest.param("gpu", marks=BY_INTERPRETER)], indirect=True)
-"""For tests of what an engine answers: on the CPU, and with the GPU's runner on interpreted kernels."""
+"""Runs tests of an engine's answers on the CPU, and with the GPU's runner on interpreted kernels."""
 
 
 @pytest.fixture
 def runs_on(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where every engine of the test computes."""
+    """Where all engines of the test compute: `cpu` or `gpu`."""
     place = getattr(request, "param", "cpu")
     with on_hopper() if place == "gpu" else nullcontext():
         yield place

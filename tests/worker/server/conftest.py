@@ -11,7 +11,7 @@ from tests.support.running_worker import RunningWorker, running_worker
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a window long enough for a request that lasts."""
+    """A checkpoint whose context window is long enough for a long-running request."""
     return make_tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny", max_model_len=8192)
 
 
