@@ -354,7 +354,8 @@ class Connection(HttpToolsProtocol):
         if not self._is_head_new:
             return len(data)
         after_last_head = len(data) - (data.rfind(b"\r\n\r\n") + 4 if b"\r\n\r\n" in data else 0)
-        return max(0, after_last_head - self._fed_body_bytes)
+        # At least the byte with which the head began.
+        return max(1, after_last_head - self._fed_body_bytes)
 
     def _give_up(self, refusal: GatewayError) -> None:
         """Called in a parser callback: stops the parser, and `_feed` then refuses the request."""
