@@ -96,7 +96,7 @@ class OverloadGuard:
         self._check(_class_of(priority))
         return Preparation(self)
 
-    def refuses(self, priority: int) -> bool:
+    def turns_away(self, priority: int) -> bool:
         """As `check`, but returns whether to refuse, for a caller that answers itself. A refusal is counted."""
         return self._counts_refusal(_class_of(priority))
 

@@ -14,10 +14,6 @@ from gateway.metering.queries import UsageQueries
 from gateway.metering.windows import Window, day_and_month
 
 
-async def _at_once() -> None:
-    pass
-
-
 class UsageLedger:
     """An event that is moving from an outbox to ClickHouse may count twice, but is not missed.
 
@@ -29,7 +25,7 @@ class UsageLedger:
         *,
         data_dir: Path,
         has_clickhouse: bool,
-        written: Callable[[], Awaitable[None]] = _at_once,
+        written: Callable[[], Awaitable[None]],
         pools: Mapping[UUID, str] | None = None,
     ) -> None:
         """written: waits until every request that ended in this process is in its outbox on disk. pools: accounts that

@@ -36,7 +36,7 @@ def make_turn_away(services: Services) -> Callable[[Mapping[str, Any]], Refusal 
         principal = services.keyring.known(headers.get(b"authorization", b""))
         current = services.catalog.current
         tier = None if principal is None else current.tenant_tier(principal.tenant_text, principal.tier)
-        if tier is None or not services.overload.refuses(tier.priority):
+        if tier is None or not services.overload.turns_away(tier.priority):
             return None
         services.metrics.count_request(Saturated.status, ("", "", tier.name))
         services.metrics.count_error(Saturated.status, code, tier.name)

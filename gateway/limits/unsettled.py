@@ -7,9 +7,11 @@ settles the file's requests (`leases.py`). Until then Redis counts what the requ
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Annotated
 from uuid import uuid4
 
 import msgspec
+from msgspec import Meta
 
 from protocol.usage import UsageEvent
 
@@ -18,7 +20,7 @@ _FOLDER = "unsettled"
 
 class CameTo(msgspec.Struct, frozen=True, array_like=True):
     request_id: str
-    tenant_id: str
+    tenant_id: Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     tokens: int
     cost_nanousd: int
     is_refund: bool

@@ -24,6 +24,10 @@ NOW = datetime(2026, 3, 14, 15, 9, 26, tzinfo=UTC)
 TENANT = UUID(int=7)
 
 
+async def at_once() -> None:
+    """All is written."""
+
+
 @pytest.fixture
 def outbox(tmp_path: Path) -> Iterator[OwnedFolder]:
     folder = create_folder(tmp_path, "incarnation")
@@ -52,7 +56,7 @@ def event(*, tenant: UUID = TENANT, at: datetime = NOW, tokens: int = 10, cost: 
 
 
 def ledger_of(folder: Path) -> UsageLedger:
-    return UsageLedger(UsageQueries(None), data_dir=folder, has_clickhouse=False)
+    return UsageLedger(UsageQueries(None), data_dir=folder, has_clickhouse=False, written=at_once)
 
 
 async def test_a_tenants_day_and_month_are_summed_over_the_outboxes(tmp_path: Path, outbox: OwnedFolder) -> None:
@@ -78,7 +82,9 @@ async def test_a_pools_account_is_what_everybody_spent_there(tmp_path: Path, out
         make_event(str(uuid4()), tenant_id=tenant, pool="p.overflow", timestamp=NOW, cost_nanousd=30) for tenant in "ab"
     ]
     put(outbox, *map(encode_event, there), event())
-    ledger = UsageLedger(UsageQueries(None), data_dir=tmp_path, has_clickhouse=False, pools={account: "p.overflow"})
+    ledger = UsageLedger(
+        UsageQueries(None), data_dir=tmp_path, has_clickhouse=False, written=at_once, pools={account: "p.overflow"}
+    )
     assert (await ledger.used(account, "tenant", NOW)).spent_this_month == 60
 
 
@@ -132,7 +138,7 @@ async def test_a_writer_is_not_held_up(tmp_path: Path, outbox: OwnedFolder) -> N
 async def test_clickhouse_that_cannot_be_asked_is_an_error(tmp_path: Path) -> None:
     queries = UsageQueries("http://127.0.0.1:1/tiergate")
     with pytest.raises(LedgerAway):
-        await UsageLedger(queries, data_dir=tmp_path, has_clickhouse=True).used(TENANT, "tenant", NOW)
+        await UsageLedger(queries, data_dir=tmp_path, has_clickhouse=True, written=at_once).used(TENANT, "tenant", NOW)
     await queries.close()
 
 
