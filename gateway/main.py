@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 
 import uvicorn
 
@@ -84,20 +84,24 @@ async def serve(
     parent = await ParentLink.open(inherited) if inherited else None
     server = _Server(settings, parent)
     siblings = parent.add_siblings if parent else without_siblings
-    async with open_services(settings, is_draining=lambda: server.should_exit, add_siblings=siblings) as running:
+    async with AsyncExitStack() as stack:
+        # Signals are caught until everything is closed: a second one must not cut the outbox's last write.
+        signals = stack.enter_context(ExitStack())
+        opening = open_services(settings, is_draining=lambda: server.should_exit, add_siblings=siblings)
+        running = await stack.enter_async_context(opening)
         server.config.app = create_asgi(running.services)
         server.door.turn_away = make_turn_away(running.services)
         server.show_on(running.services.metrics)
         if on_started is not None:
             server.on_started = lambda: on_started(server, running.services)
-        with _stopping_on_signals(server, has_parent=parent is not None):
-            async with asyncio.TaskGroup() as group:
-                sweep = server.door.sweep_forever(server.server_state.connections)  # type: ignore[arg-type]
-                loops = [group.create_task(loop) for loop in (*running.loops(), sweep)]
-                if parent is not None:
-                    loops.append(group.create_task(parent.follow(server, lambda: measured_here(running.services))))
-                await server.serve(sockets=[listener])
-                await end_tasks(loops)
+        signals.enter_context(_stopping_on_signals(server, has_parent=parent is not None))
+        async with asyncio.TaskGroup() as group:
+            sweep = server.door.sweep_forever(server.server_state.connections)  # type: ignore[arg-type]
+            loops = [group.create_task(loop) for loop in (*running.loops(), sweep)]
+            if parent is not None:
+                loops.append(group.create_task(parent.follow(server, lambda: measured_here(running.services))))
+            await server.serve(sockets=[listener])
+            await end_tasks(loops)
         if parent is not None:
             await parent.close(measured_here(running.services))
 
