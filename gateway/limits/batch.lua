@@ -39,7 +39,7 @@ end
 
 local function drop_past_periods(key, first_day, first_month)
   for _, field in ipairs(redis.call('HKEYS', key)) do
-    local period, digits = string.match(field, '^(%a+):(%d+)$')
+    local period, digits = string.match(field, '(%a+):(%d+)$')
     local first = (period == 'day' and first_day) or (period == 'month' and first_month)
     if first and digits < first then redis.call('HDEL', key, field) end
   end

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from gateway.domain.limits import Limits
 from gateway.limits.reservation import Admission
-from gateway.limits.scripts import BATCH, RELEASE, SHOW, TELL
+from gateway.limits.scripts import BATCH, RAISE, RELEASE, SHOW, TELL
 from gateway.redis_client.grouping import Group
 from gateway.redis_client.resp import encode, encode_parts
 
@@ -107,6 +107,12 @@ def show(admission: Admission, *, window_us: int) -> bytes:
     """Show the usage of the scopes of `admission`, which stands for a request that is never made."""
     keys = [scope_key(admission.tenant_id, key_part(scope.name)) for scope in admission.scopes()]
     return encode("EVALSHA", SHOW, len(keys), *keys, window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}")
+
+
+def raise_to(tenant_id: UUID, scope_name: str, day: datetime, *, tokens: int, cost_nanousd: int) -> bytes:
+    """Count at least `tokens` for the scope's day, and `cost_nanousd` for its month."""
+    key = scope_key(tenant_id, key_part(scope_name))
+    return encode("EVALSHA", RAISE, 1, key, f"{day:%Y%m%d}", tokens, f"{day:%Y%m}", cost_nanousd)
 
 
 def release(

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from gateway.http.errors import Unavailable
 from gateway.limits.availability import Availability
 from gateway.limits.commands import STEP_PARTS, admit, admit_seeded, close, show
+from gateway.limits.floor import LedgerFloor
 from gateway.limits.ledger import Ledger, LedgerAway, Readings
 from gateway.limits.local import Entry, LocalLimiter, Reading
 from gateway.limits.presence import LEASE_S, Presence
@@ -67,6 +68,7 @@ class Limiter:
         self.presence = Presence(redis, incarnation=incarnation, lease_s=lease_s, clock=clock)
         self.settlements = Settlements(self._send_settlement, is_open=lambda: not availability.is_away)
         self._telling = Telling(redis, self.local, self.presence, self.settlements, clock=clock)
+        self.floor = LedgerFloor(redis, self.local, self._readings)
         self.num_decided_here = 0
         """How many requests this gateway decided without Redis."""
 
@@ -160,6 +162,7 @@ class Limiter:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.redis.keep_forever())
             group.create_task(self._watch_forever())
+            group.create_task(self.floor.keep_forever())
 
     def tell_anew(self) -> None:
         """Tell Redis all requests under way again: other gateways took this one for dead, and may have given them
@@ -295,6 +298,7 @@ class Limiter:
         self._telling.send_untold()
         self.settlements.send_all()
         self._availability.note_returned()
+        self.floor.doubt()
         _log.info("limits are decided by Redis")
 
 

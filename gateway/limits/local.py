@@ -17,7 +17,7 @@ import msgspec
 from gateway.domain.limits import Limits
 from gateway.limits.commands import Terms
 from gateway.limits.refusal import refuse
-from gateway.limits.reservation import TENANT, Admission
+from gateway.limits.reservation import TENANT, Admission, has_periods
 from gateway.limits.standing import Standing
 
 NEW_IN_LEDGER_S = 30.0
@@ -59,6 +59,8 @@ class Account:
     """Sum over all requests that ever ended here, so that the usage since a ledger reading can be computed."""
     closed_nanousd: int = 0
     terms: Terms | None = None
+    looked_at_tokens: int = 0
+    """`closed_tokens` when the ledger was last compared with Redis."""
     registration: int = -1
     """The number of this gateway's registration under which Redis was told that it serves the tenant."""
 
@@ -183,6 +185,21 @@ class LocalLimiter:
 
     def tenants(self) -> list[UUID]:
         return [UUID(int=number) for number, name in self._accounts if name == TENANT]
+
+    def periods(self) -> list[tuple[UUID, str, Account]]:
+        """The scopes with a daily or monthly limit for which requests were asked for here."""
+        admissions = [account.terms.admission for account in self._accounts.values() if account.terms is not None]
+        found = {
+            (each.tenant_id.int, scope.name): (
+                each.tenant_id,
+                scope.name,
+                self._accounts[each.tenant_id.int, scope.name],
+            )
+            for each in admissions
+            for scope in each.scopes()
+            if has_periods(scope.limits) and (each.tenant_id.int, scope.name) in self._accounts
+        }
+        return list(found.values())
 
     def accounts_of(self, admission: Admission, now: float | None = None) -> tuple[Account, ...]:
         """The accounts of all scopes, brought up to date, the tenant's first."""

@@ -15,7 +15,7 @@ def _digest(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SOURCES = {name: _read(name) for name in ("batch", "release", "tell", "beat", "bury", "show")}
+_SOURCES = {name: _read(name) for name in ("batch", "release", "tell", "beat", "bury", "show", "raise")}
 SCRIPTS = tuple(_SOURCES.values())
-BATCH, RELEASE, TELL, BEAT, BURY, SHOW = (_digest(source) for source in SCRIPTS)
+BATCH, RELEASE, TELL, BEAT, BURY, SHOW, RAISE = (_digest(source) for source in SCRIPTS)
 """The scripts' digests for EVALSHA."""

@@ -34,12 +34,17 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
   if age_us < window_us and not is_swept then count(scope, slot, at, tokens) end
   scope.is_changed = true
   if is_live then scope.live = scope.live + 1 end
-  local function counts_on(field)
-    return periods == 'always' or (periods == 'seeded' and scope.periods[field][2] >= 0)
+  local function add(field, amount)
+    -- A swept request is still reserved on day and month.
+    if is_swept then return end
+    if periods == 'always' then
+      add_to_period(scope, field, amount)
+    elseif periods == 'seeded' and scope.periods[field][2] >= 0 then
+      add_late(scope, field, amount)
+    end
   end
-  -- A swept request is still reserved on day and month.
-  if flags % 2 == 1 and not is_swept and counts_on(day_field) then add_to_period(scope, day_field, tokens) end
-  if flags >= 2 and not is_swept and counts_on(month_field) then add_to_period(scope, month_field, cost) end
+  if flags % 2 == 1 then add(day_field, tokens) end
+  if flags >= 2 then add(month_field, cost) end
   save(scope)
   keep(held, scope, flags > 0)
 end

@@ -87,7 +87,8 @@ class Telling:
     async def catch_up(self) -> None:
         """Returns once Redis knows nearly everything; requests that come meanwhile are left. Raises one of AWAY."""
         has_forgotten = await self._note_generation()
-        self.forget_registrations()
+        # Redis may have come back with an older state. What it still holds does not count twice.
+        self.doubt()
         await self._tell_everything()
         beat = await self._presence.beat()
         if has_forgotten:

@@ -9,12 +9,14 @@
 --               as a whole, when its last entry does, so no window admits too much; this is at most one width late.
 --   day:D       counted: tokens counted here, including reservations; seed: the ledger's figure when it was read
 --   month:M     (-1: never read; zero must not be assumed then). The month has the same for cost.
+--   raised:...  by how much `raise` raised a day's or month's figure, less what `tell` has accounted for since
 -- The requests that a gateway's incarnation holds for a tenant are one hash, request id -> record:
 --   'live slot tokens cost day month scope=flags ...'   reserved; flags: 1 counted on the day, 2 on the month
 --   'swept ...'                                          the same, released because its gateway seemed dead
 --   'done'                                               settled by `tell`; a second one does nothing
 -- All times are microseconds on Redis's clock.
 local NUM_BUCKETS = 60
+local SET_BACK_US = 2000000
 local DAY_S = 86400
 local LONG_S = 35 * DAY_S
 local USER_S = 1800
@@ -92,7 +94,20 @@ local function read_buckets(scope)
   return found
 end
 
+-- Redis's clock was set back: what the window holds counts as of now, since its own times lie ahead. Nothing passes that
+-- would not have passed, and nobody waits for longer than a window.
+local function gather(scope, now, window_us)
+  local slot = math.floor(now * NUM_BUCKETS / window_us)
+  for _, field in ipairs(redis.call('HKEYS', scope.key)) do
+    if string.match(field, '^%d+$') then redis.call('HDEL', scope.key, field) end
+  end
+  local bucket = {scope.requests, scope.tokens, now}
+  scope.buckets, scope.new_buckets, scope.is_changed = {[slot] = bucket}, {[slot] = bucket}, true
+  scope.oldest, scope.oldest_at, scope.newest_at = slot, now, now
+end
+
 local function drop_old(scope, now, window_us)
+  if scope.newest_at > now + SET_BACK_US then gather(scope, now, window_us) end
   if scope.oldest < 0 or scope.oldest_at + window_us > now then return end
   local numbers, gone = read_buckets(scope), {}
   scope.oldest, scope.oldest_at, scope.is_changed = -1, 0, true
@@ -132,6 +147,19 @@ local function add_to_period(scope, name, amount)
   local period = period_of(scope, name)
   period[1] = not_negative(period[1] + amount)
   scope.new_periods[name], scope.is_changed = period, true
+end
+
+-- By how much the period's figure was raised to the ledger's for requests that have not been told since.
+local function raised_by(scope, name)
+  return tonumber(redis.call('HGET', scope.key, 'raised:' .. name) or 0)
+end
+
+-- Add the usage of a request that ended long ago, and for which the figure may have been raised already.
+local function add_late(scope, name, amount)
+  local raised = raised_by(scope, name)
+  local covered = math.min(raised, amount)
+  if covered > 0 then redis.call('HSET', scope.key, 'raised:' .. name, string.format('%.0f', raised - covered)) end
+  add_to_period(scope, name, amount - covered)
 end
 
 -- Replace the amount that was reserved in a period by `amount`. If nothing was reserved, the limit may have been set

@@ -1,0 +1,138 @@
+"""A Valkey that lacks usage which the ledger has: what it counts for day and month rises to the ledger's figures."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from redis import Redis
+
+from gateway.http.errors import LimitReached
+from gateway.limits.ledger import FRESH_S
+from gateway.limits.limiter import Limiter
+from gateway.limits.local import NEW_IN_LEDGER_S
+from gateway.limits.reservation import has_periods
+from tests.support.gateways import eventually
+from tests.support.limiters import NOW, KnownLedger, admission, open_limiter
+from tests.support.tiers import make_tier
+from tests.support.valkey import ValkeyProcess
+
+TIER = make_tier(tokens_per_day=1_000, budget_nanousd_per_month=100)
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
+    process = ValkeyProcess(tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
+async def spend(limiter: Limiter, tenant_id: UUID, *, tokens: int, cost_nanousd: int) -> None:
+    reservation = await limiter.admit(admission(tenant_id, TIER, tokens=tokens, cost_nanousd=cost_nanousd))
+    await limiter.settle(reservation, tokens=tokens, cost_nanousd=cost_nanousd)
+
+
+async def counted(limiter: Limiter, tenant_id: UUID) -> tuple[int, int]:
+    (usage,) = await limiter.usage_now(admission(tenant_id, TIER))
+    return usage.tokens_today, usage.spent_this_month
+
+
+@dataclass
+class Later:
+    """A clock that tests move forward."""
+
+    by_s: float = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.by_s
+
+
+async def compare(limiter: Limiter, clock: Later) -> None:
+    clock.by_s += FRESH_S
+    await limiter.floor.hold(await limiter.floor.look(NOW, is_in_doubt=True))
+
+
+async def test_usage_that_a_snapshot_lacks_is_counted_again_from_the_ledger(own_valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(own_valkey.url, ledger=ledger, lease_s=1.0, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=300, cost_nanousd=30)
+        with Redis.from_url(own_valkey.url) as redis:
+            redis.save()
+        under_way = await limiter.admit(admission(tenant_id, TIER, tokens=100, cost_nanousd=10))
+        await spend(limiter, tenant_id, tokens=500, cost_nanousd=50)
+        own_valkey.stop()
+        await eventually(lambda: limiter.is_local)
+        own_valkey.start()
+        await eventually(lambda: not limiter.is_local)
+        # The request under way was told again, with its concurrency; the one that has ended is missing.
+        assert await counted(limiter, tenant_id) == (400, 40)
+        ledger.tokens, ledger.nanousd = 800, 80
+        await limiter.settle(under_way, tokens=100, cost_nanousd=10)
+        await compare(limiter, clock)
+        assert await counted(limiter, tenant_id) == (800, 80)
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, TIER, cost_nanousd=21))
+
+
+async def test_nothing_is_raised_where_the_ledger_lags_behind(valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id = KnownLedger(tokens=7, nanousd=7), Later(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=50, cost_nanousd=5)
+        await compare(limiter, clock)
+        assert await counted(limiter, tenant_id) == (57, 12)
+
+
+async def test_a_tenant_that_redis_has_forgotten_is_left_to_the_next_admission(valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=50, cost_nanousd=5)
+        key = f"tiergate:{{{tenant_id}}}:limits:tenant"
+        with Redis.from_url(valkey.url) as redis:
+            redis.delete(key)
+            ledger.tokens, ledger.nanousd = 50, 5
+            await compare(limiter, clock)
+            assert not redis.exists(key)
+        await spend(limiter, tenant_id, tokens=1, cost_nanousd=1)
+        assert await counted(limiter, tenant_id) == (51, 6)
+
+
+async def test_what_is_told_late_is_set_off_against_what_was_raised(valkey: ValkeyProcess) -> None:
+    """A gateway cut off from Redis bills requests, of which the others learn from the ledger before they are told."""
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=100, cost_nanousd=10)
+        late = limiter.local.enter(admission(tenant_id, TIER, tokens=300, cost_nanousd=30))
+        limiter.local.close(late, 300, 30)
+        ledger.tokens, ledger.nanousd = 500, 50
+        await compare(limiter, clock)
+        assert await counted(limiter, tenant_id) == (500, 50)
+        clock.by_s += 2 * NEW_IN_LEDGER_S
+        await limiter._telling.tell(late).future
+        assert await counted(limiter, tenant_id) == (500, 50)
+        # Nothing is left of what was raised but 100 tokens.
+        later = limiter.local.enter(admission(tenant_id, TIER, tokens=200, cost_nanousd=20))
+        limiter.local.close(later, 200, 20)
+        clock.by_s += 2 * NEW_IN_LEDGER_S
+        await limiter._telling.tell(later).future
+        assert await counted(limiter, tenant_id) == (600, 60)
+
+
+async def test_only_scopes_that_have_changed_are_looked_at_again(valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id, other_id = KnownLedger(), Later(), uuid4(), uuid4()
+    no_periods = make_tier()
+    assert not has_periods(no_periods)
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=1, cost_nanousd=1)
+        await limiter.settle(await limiter.admit(admission(other_id, no_periods)), tokens=1, cost_nanousd=1)
+        # Other tests' gateways share this Valkey.
+        limiter.local.num_gateways = 1
+        looked_at = [look.tenant_id for look in await limiter.floor.look(NOW, is_in_doubt=False)]
+        assert looked_at == [tenant_id]
+        assert await limiter.floor.look(NOW, is_in_doubt=False) == []
+        assert len(await limiter.floor.look(NOW, is_in_doubt=True)) == 1
+        ledger.is_away = True
+        clock.by_s += FRESH_S
+        assert await limiter.floor.look(NOW, is_in_doubt=True) == []
