@@ -286,6 +286,7 @@ class Limiter:
                 try:
                     if self._availability.can_return:
                         await self._return()
+                        self.floor.doubt()
                     elif not self._availability.is_away:
                         await self._telling.tell_untold()
                 except AWAY as error:
@@ -298,7 +299,6 @@ class Limiter:
         self._telling.send_untold()
         self.settlements.send_all()
         self._availability.note_returned()
-        self.floor.doubt()
         _log.info("limits are decided by Redis")
 
 

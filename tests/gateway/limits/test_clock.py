@@ -50,7 +50,7 @@ async def test_what_passed_before_a_clock_was_set_back_counts_for_one_more_windo
         before = [await limiter.admit(admission(tenant_id, tier, tokens=10)) for _ in range(3)]
         key = put_ahead(valkey.url, tenant_id, by_us)
         after = [await limiter.admit(admission(tenant_id, tier, tokens=10)) for _ in range(2)]
-        with pytest.raises(LimitReached) as refused:
+        with pytest.raises(LimitReached):
             await limiter.admit(admission(tenant_id, tier, tokens=10))
         for reservation in (*before, *after):
             await limiter.settle(reservation, tokens=10, cost_nanousd=0)

@@ -220,7 +220,7 @@ class LimitsMachine(RuleBasedStateMachine):
                 continue
             if request.state == "refunded":
                 request.in_redis = None
-            elif request.state == "closed" or request.in_redis is None:
+            elif request.state == "closed" or request.in_redis in (None, "swept"):
                 request.in_redis = request.state
 
     @invariant()
