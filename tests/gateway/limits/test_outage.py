@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.domain.catalog import TierTerms
+from gateway.domain.limits import LimitScope, scope_limits
 from gateway.http.errors import LimitReached, Unavailable
 from gateway.limits.limiter import Limiter
 from gateway.limits.reservation import Reservation
@@ -169,23 +170,49 @@ async def test_what_is_being_asked_counts_before_it_is_answered(own_valkey: Valk
     assert sum(isinstance(result, Reservation) for result in results) + len(more) == 10
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen", "restarted"])
-async def test_in_an_outage_limits_are_passed_by_the_stated_bound_at_most(own_valkey: ValkeyProcess, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "scope", "name"),
+    [
+        ("killed", "tenant", "requests_per_minute"),
+        ("frozen", "tenant", "requests_per_minute"),
+        ("restarted", "tenant", "requests_per_minute"),
+        ("frozen", "tenant", "tokens_per_minute"),
+        ("restarted", "tenant", "concurrency"),
+        ("killed", "tenant", "tokens_per_day"),
+        ("frozen", "tenant", "budget_nanousd_per_month"),
+        ("restarted", "key:k", "requests_per_minute"),
+        ("killed", "user:u", "tokens_per_minute"),
+        ("frozen", "key:k", "concurrency"),
+        ("restarted", "user:u", "budget_nanousd_per_month"),
+    ],
+)
+async def test_in_an_outage_limits_are_passed_by_the_stated_bound_at_most(
+    own_valkey: ValkeyProcess, how: str, scope: str, name: str
+) -> None:
     """docs/limits.md: limit + (gateways - 1) * share, when all of it passed at one gateway before."""
     limit, num_gateways, tenant_id = 40, 4, uuid4()
-    tier, admitted = make_tier(requests_per_minute=limit), []
+    ledger, admitted = KnownLedger(), []
+    if scope == "tenant":
+        tier, inner = make_tier(**{name: limit}), ()
+    else:
+        tier, inner = make_tier(), (LimitScope(scope, scope_limits({name: limit})),)
 
     async def load(limiter: Limiter, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                reservation = await limiter.admit(admission(tenant_id, tier))
+                reservation = await limiter.admit(admission(tenant_id, tier, *inner, cost_nanousd=1))
                 admitted.append(reservation)
-                await limiter.settle(reservation, tokens=1, cost_nanousd=0)
-            except LimitReached:
+                if name == "concurrency":
+                    await asyncio.sleep(0)
+                    continue
+                await limiter.settle(reservation, tokens=1, cost_nanousd=1)
+                ledger.tokens = ledger.nanousd = ledger.tokens + 1
+            except LimitReached as refused:
+                assert refused.code == ("budget" if name.startswith("budget") else name)
                 await asyncio.sleep(0.001)
 
     async with asyncio.timeout(60), AsyncExitStack() as stack:
-        opened = [open_limiter(own_valkey.url, deadline_s=DEADLINE_S) for _ in range(num_gateways)]
+        opened = [open_limiter(own_valkey.url, ledger=ledger, deadline_s=DEADLINE_S) for _ in range(num_gateways)]
         limiters = [await stack.enter_async_context(each) for each in opened]
         for limiter in limiters:
             await limiter.presence.beat()
