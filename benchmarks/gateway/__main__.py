@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.gateway.load import WrongAnswers
 from benchmarks.gateway.machine import Others, assign_cores, describe
+from benchmarks.gateway.outage import measure_outage
 from benchmarks.gateway.overload import measure_overload
 from benchmarks.gateway.report import Gate, Report, Row
 from benchmarks.gateway.servers import Dialect, raise_file_limit
@@ -67,6 +68,8 @@ def main() -> int:
         if OVERLOAD in names:
             seconds = arguments.seconds or lengths.overload_s
             _add_rows(OVERLOAD, partial(measure_overload, stage, report, seconds), report)
+        if OUTAGE in names:
+            _add_rows(OUTAGE, partial(measure_outage, stage, report), report)
     report.print_table()
     return 0 if report.has_passed else 1
 
@@ -82,8 +85,8 @@ STREAMS: dict[str, Callable[[Stage, Report, float], None]] = {
     "streams-9000": measure_nine_thousand,
     "streams-10000": measure_ten_thousand,
 }
-OVERLOAD = "overload"
-ROWS = [*THROUGHPUT, *STREAMS, OVERLOAD]
+OVERLOAD, OUTAGE = "overload", "outage"
+ROWS = [*THROUGHPUT, *STREAMS, OVERLOAD, OUTAGE]
 
 
 def _measure_throughput(

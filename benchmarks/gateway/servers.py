@@ -94,10 +94,17 @@ def running_relay(upstream_port: int, cores: Cores) -> Iterator[Gateway]:
 def running_valkey(folder: Path, cores: Cores) -> Iterator[str]:
     """Yields Valkey's URL."""
     port = free_port()
+    with running(valkey_command(folder, port), cores.servers, output=subprocess.DEVNULL):
+        yield valkey_url(port)
+
+
+def valkey_command(folder: Path, port: int) -> list[str]:
     options = {"port": port, "bind": "127.0.0.1", "save": "", "dir": folder, "loglevel": "warning"}
-    command = [get_binary_path(), *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
-    with running(command, cores.servers, output=subprocess.DEVNULL):
-        yield f"redis://127.0.0.1:{port}/0"
+    return [get_binary_path(), *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
+
+
+def valkey_url(port: int) -> str:
+    return f"redis://127.0.0.1:{port}/0"
 
 
 @dataclass(frozen=True)
