@@ -17,11 +17,19 @@ CALM_S = 10.0
 
 
 class Availability:
-    """Pure. on_trouble: called when something begins to go wrong; the caller must then probe until `is_calm`."""
+    """Pure. on_trouble: called when something begins to go wrong; the caller must then probe until `is_calm`.
+    on_away: called when Redis is taken for away."""
 
-    def __init__(self, clock: Callable[[], float], *, on_trouble: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        on_trouble: Callable[[], None] = lambda: None,
+        on_away: Callable[[], None] = lambda: None,
+    ) -> None:
         self._clock = clock
         self._on_trouble = on_trouble
+        self._on_away = on_away
         self._num_lines = 0
         self._num_late = 0
         self._num_answers = 0
@@ -73,3 +81,4 @@ class Availability:
         is_relapse = self._clock() - self._returned_at < CALM_S
         grown = min(2 * self._answers_to_return, MAX_ANSWERS_TO_RETURN)
         self._answers_to_return = grown if is_relapse else ANSWERS_TO_RETURN
+        self._on_away()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from gateway.domain.limits import Limits
-from gateway.limits.reservation import Admission
+from gateway.limits.reservation import Admission, has_periods, period_flags
 from gateway.limits.scripts import BATCH, RAISE, RELEASE, SHOW, TELL
 from gateway.redis_client.grouping import Group
 from gateway.redis_client.resp import encode, encode_parts
@@ -43,17 +43,18 @@ def key_part(scope_name: str) -> str:
 class Terms:
     """The commands for requests of one tenant with the same scopes, limits and day."""
 
-    __slots__ = ("_tell", "_tier", "admission", "day", "group")
+    __slots__ = ("_tell", "_tier", "admission", "day", "group", "has_periods")
 
     def __init__(self, admission: Admission, *, incarnation: str, window_us: int) -> None:
         self.admission = admission
         self._tier = admission.tier
         self.day = admission.now.toordinal()
         scopes = admission.scopes()
+        self.has_periods = any(has_periods(scope.limits) for scope in scopes)
         names = [key_part(scope.name) for scope in scopes]
         tenant_id = admission.tenant_id
         keys = (held_key(tenant_id, incarnation), *(scope_key(tenant_id, name) for name in names))
-        record = " ".join(f"{name}={_flags(scope.limits)}" for name, scope in zip(names, scopes, strict=True))
+        record = " ".join(f"{name}={period_flags(scope.limits)}" for name, scope in zip(names, scopes, strict=True))
         shared = (window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}", record)
         limits = [value for scope in scopes for value in _values(scope.limits)]
         parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *limits)
@@ -155,10 +156,6 @@ def _values(limits: Limits) -> tuple[int | str, ...]:
         limits.budget_nanousd_per_month,
     )
     return tuple("" if value is None else value for value in values)
-
-
-def _flags(limits: Limits) -> int:
-    return (limits.tokens_per_day is not None) + 2 * (limits.budget_nanousd_per_month is not None)
 
 
 def _yesterday(now: datetime) -> datetime:

@@ -22,10 +22,10 @@ from gateway.limits.availability import Availability
 from gateway.limits.commands import STEP_PARTS, admit, admit_seeded, close, show
 from gateway.limits.floor import LedgerFloor
 from gateway.limits.ledger import Ledger, LedgerAway, Readings
-from gateway.limits.local import Entry, LocalLimiter, Reading
+from gateway.limits.local import Entry, LocalLimiter, Reading, Told
 from gateway.limits.presence import LEASE_S, Presence
 from gateway.limits.refusal import refuse, refuse_too_large
-from gateway.limits.reservation import Admission, Reservation, has_periods
+from gateway.limits.reservation import Admission, Reservation, has_periods, period_flags
 from gateway.limits.scripts import SCRIPTS
 from gateway.limits.settlements import Settlement, Settlements
 from gateway.limits.standing import Standing
@@ -41,6 +41,10 @@ _log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
 PROBE_S = 0.02
+ASK_USAGE_S = 10.0
+"""How often Redis is asked for the usage of day and month, for the case that it goes away."""
+SHOW_PATIENCE_S = 0.25
+"""How long a question for what is left waits for the ledger while the last answer still stands."""
 
 
 class Limiter:
@@ -87,7 +91,11 @@ class Limiter:
             call = self._ask(entry)
             reply = await call.future
             if reply[:4] == b"load":  # type: ignore[index]
-                reply = await self._ask_again(entry)
+                told = await self._ask_again(entry)
+                if told is None:
+                    self.local.leave(entry)
+                    return await self._decide_untold(admission)
+                reply = told
         except AWAY as error:
             return await self._decide_after(error, entry)
         except BaseException:
@@ -136,7 +144,7 @@ class Limiter:
                 parts = reply.split(b";")
             except AWAY:
                 self._trouble.set()
-        readings = await self._read(admission, self._readings.get)
+        readings = await self._read(admission, partial(self._readings.get, patience_s=SHOW_PATIENCE_S))
         scopes, accounts = admission.scopes(), self.local.accounts_of(admission)
         if parts is None:
             now = self._clock()
@@ -184,11 +192,15 @@ class Limiter:
         step = admit(admission.request_id, admission.tokens, admission.cost_nanousd)
         return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order)
 
-    async def _ask_again(self, entry: Entry) -> Reply:
-        """Ask again with figures from the ledger, because Redis lacks the usage of this day or month."""
+    async def _ask_again(self, entry: Entry) -> Reply | None:
+        """Ask again with figures from the ledger, because Redis lacks the usage of this day or month. None: the ledger
+        takes too long, or fails, and the request can be decided here by an older answer."""
         admission = entry.admission
-        # Redis builds upon this reading for the rest of the month, so it must be fresh.
-        readings = await self._read(admission, self._readings.get_fresh)
+        try:
+            # Redis builds upon this reading for the rest of the month, so it must be fresh.
+            readings = await self._read(admission, partial(self._readings.get_fresh, is_patient=False))
+        except Unavailable:
+            return None
         used = [
             (readings[scope.name].tokens_today, readings[scope.name].spent_this_month)
             if scope.name in readings
@@ -207,7 +219,38 @@ class Limiter:
             scope = entry.admission.scopes()[int(number) - 1]
             raise refuse(entry.admission, scope, standing, verdict.decode(), retry_after_s=int(retry_us) / 1e6)
         entry.is_known = True
+        account = entry.accounts[-1]
+        if entry.terms.has_periods and entry.at - account.asked_at >= ASK_USAGE_S:
+            account.asked_at = entry.at
+            self._ask_usage(entry)
         return Reservation(entry.admission, standing, entry)
+
+    def _ask_usage(self, entry: Entry) -> None:
+        """Ask for the usage of day and month, so that there is something to decide by when Redis goes away."""
+        command = show(entry.admission, window_us=int(self._window_s * 1e6))
+        sums = [
+            (account.live_tokens, account.live_nanousd, account.closed_tokens, account.closed_nanousd)
+            for account in entry.accounts
+        ]
+        try:
+            call = self.redis.send(command, order=entry.accounts[0].order)
+        except AWAY:
+            return
+        call.future.add_done_callback(partial(self._note_usage, entry, sums))
+
+    def _note_usage(self, entry: Entry, sums: list[tuple[int, int, int, int]], done: "asyncio.Future[Reply]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        reply = done.result()
+        assert isinstance(reply, bytes)
+        scopes, parts = entry.admission.scopes(), reply.split(b";")
+        for scope, account, part, (tokens, nanousd, *closed) in zip(scopes, entry.accounts, parts, sums, strict=True):
+            usage = from_redis(part, None)
+            reading = Reading(
+                max(0, (usage.tokens_today or 0) - tokens), max(0, (usage.spent_this_month or 0) - nanousd), *closed
+            )
+            counted = (usage.tokens_today is not None) + 2 * (usage.spent_this_month is not None)
+            account.told = Told(reading, entry.at, entry.terms.day, counted & period_flags(scope.limits))
 
     async def _decide_after(self, error: BaseException, asked: Entry) -> Reservation:
         """Decide locally, because Redis did not answer in time. Redis may have reserved, or may do so later."""
@@ -227,6 +270,12 @@ class Limiter:
             call.then = partial(self._learn, reservation.entry)
             for outcome in learned:
                 call.then(outcome)
+        return reservation
+
+    async def _decide_untold(self, admission: Admission) -> Reservation:
+        """Decide locally although Redis is there; it is told afterwards."""
+        reservation = await self._decide_here(admission)
+        self._trouble.set()
         return reservation
 
     async def _decide_here(self, admission: Admission) -> Reservation:
@@ -254,6 +303,11 @@ class Limiter:
         accounts = dict(
             zip((scope.name for scope in admission.scopes()), self.local.accounts_of(admission), strict=True)
         )
+        for scope in scopes:
+            told = accounts[scope.name].told
+            if told is not None and told.counted != period_flags(scope.limits):
+                # A limit was set since, for which nothing is known.
+                accounts[scope.name].told = None
         try:
             return {
                 scope.name: await get(admission.tenant_id, scope.name, accounts[scope.name], admission.now)
@@ -315,7 +369,7 @@ async def open_limiter(
 ) -> AsyncIterator[Limiter]:
     """Yields a limiter that has tried once to reach Redis."""
     trouble = asyncio.Event()
-    availability = Availability(clock, on_trouble=trouble.set)
+    availability = Availability(clock, on_trouble=trouble.set, on_away=lambda: redis.give_up())
     redis = Pipeline(url, deadline_s=deadline_s, scripts=SCRIPTS, watch=availability)
     limiter = Limiter(
         redis,

@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -59,6 +60,10 @@ class Account:
     """Sum over all requests that ever ended here, so that the usage since a ledger reading can be computed."""
     closed_nanousd: int = 0
     terms: Terms | None = None
+    asked_at: float = -math.inf
+    """When Redis was last asked for the usage of the scope's day and month."""
+    told: "Told | None" = None
+    """Its last answer."""
     looked_at_tokens: int = 0
     """`closed_tokens` when the ledger was last compared with Redis."""
     registration: int = -1
@@ -76,12 +81,24 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A scope's usage as read from the ledger, and the account's closed sums at the time of reading."""
+    """A scope's usage according to the ledger or to Redis, and the account's closed sums at that time."""
 
     tokens_today: int
     spent_this_month: int
     closed_tokens: int
     closed_nanousd: int
+
+
+class Told(NamedTuple):
+    """What Redis told of a scope's day and month."""
+
+    reading: Reading
+    """Without the requests that this gateway had under way."""
+    at: float
+    day: int
+    """As an ordinal."""
+    counted: int
+    """Which of the two are counted (`period_flags`); the other is not known."""
 
 
 class LocalLimiter:

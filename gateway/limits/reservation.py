@@ -45,6 +45,11 @@ def has_periods(limits: Limits) -> bool:
     return limits.tokens_per_day is not None or limits.budget_nanousd_per_month is not None
 
 
+def period_flags(limits: Limits) -> int:
+    """1 for a daily limit, 2 for a monthly one, 3 for both."""
+    return (limits.tokens_per_day is not None) + 2 * (limits.budget_nanousd_per_month is not None)
+
+
 def seconds_to_midnight(now: datetime) -> float:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     return (midnight - now).total_seconds()

@@ -125,6 +125,16 @@ class Line(asyncio.Protocol):
         if self._probe is None and self._transport is not None:
             self._probe = self._send_urgently(encode("PING"))
 
+    def give_up(self) -> None:
+        """Redis is away: end all calls as late now, instead of each at its own deadline."""
+        for call in self._waiting:
+            if not call.is_late:
+                call.is_late = True
+                if not call.future.done():
+                    call.future.set_exception(Late(call))
+        while self._queue:
+            _end(self._queue.popleft(), Lost("not sent, Redis does not answer"))
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()

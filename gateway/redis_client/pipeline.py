@@ -75,6 +75,12 @@ class Pipeline:
             if line is not None:
                 line.probe()
 
+    def give_up(self) -> None:
+        """Redis is away: nobody waits for the calls under way any longer. Their answers may still come."""
+        for line in self._lines:
+            if line is not None:
+                line.give_up()
+
     def _line(self, order: int) -> Line:
         line = self._lines[order % NUM_LINES]
         if line is not None and line.is_open:

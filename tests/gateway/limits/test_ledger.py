@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from redis import Redis
 
 from gateway.billing.ledger import UsageLedger
 from gateway.http.errors import LimitReached
@@ -14,6 +15,7 @@ from gateway.limits.local import LocalLimiter
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
 from tests.support.events import make_event
+from tests.support.gateways import eventually
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
@@ -119,3 +121,52 @@ def test_a_long_request_that_ended_lately_is_told_to_a_redis_that_has_forgotten_
     now_s = 100.0
     told = list(local.forget_memory_of_redis())
     assert {id(entry) for entry in told} == {id(ended["long"][0]), id(ended["short"][0])}
+
+
+async def test_when_redis_goes_away_its_last_answer_is_at_hand_before_the_ledgers(tmp_path: Path) -> None:
+    ledger, tenant_id, tier = HangingLedger(), uuid4(), make_tier(budget_nanousd_per_month=100)
+    process = ValkeyProcess(tmp_path)
+    process.start()
+    try:
+        async with open_limiter(process.url, ledger=ledger) as limiter, asyncio.timeout(20):
+            for _ in range(2):
+                reservation = await limiter.admit(admission(tenant_id, tier, cost_nanousd=30))
+                await limiter.settle(reservation, tokens=1, cost_nanousd=30)
+            (account,) = limiter.local.accounts_of(reservation.admission)
+            await eventually(lambda: account.told is not None)
+            ledger.hangs = True
+            process.stop()
+            await eventually(lambda: limiter.is_local)
+            with pytest.raises(LimitReached):
+                await limiter.admit(admission(tenant_id, tier, cost_nanousd=41))
+            assert (await limiter.admit(admission(tenant_id, tier, cost_nanousd=40))).standing.is_local
+            # Of a limit that was set since, Redis has told nothing.
+            limiter._readings._shelves.clear()
+            more = make_tier(budget_nanousd_per_month=100, tokens_per_day=100)
+            waiting = asyncio.create_task(limiter.admit(admission(tenant_id, more)))
+            _, pending = await asyncio.wait([waiting], timeout=0.5)
+            assert pending
+            waiting.cancel()
+    finally:
+        process.stop()
+
+
+async def test_a_request_does_not_wait_for_the_ledger_to_seed_redis_if_it_can_be_decided_without(
+    valkey: ValkeyProcess,
+) -> None:
+    ledger, tenant_id, tier = HangingLedger(), uuid4(), make_tier(budget_nanousd_per_month=100)
+    async with open_limiter(valkey.url, ledger=ledger) as limiter, asyncio.timeout(20):
+        first = await limiter.admit(admission(tenant_id, tier, cost_nanousd=60))
+        await eventually(lambda: limiter.local.accounts_of(first.admission)[0].told is not None)
+        with Redis.from_url(valkey.url) as redis:
+            redis.delete(f"tiergate:{{{tenant_id}}}:limits:tenant")
+            ledger.hangs = True
+            limiter._readings._shelves.clear()
+            limiter.local.num_gateways = 1
+            with pytest.raises(LimitReached):
+                await limiter.admit(admission(tenant_id, tier, cost_nanousd=41))
+            second = await limiter.admit(admission(tenant_id, tier, cost_nanousd=40))
+            assert second.standing.is_local
+            # Redis is told of it.
+            await eventually(lambda: second.entry.is_known)
+            assert redis.exists(f"tiergate:{{{tenant_id}}}:limits:tenant")

@@ -132,6 +132,22 @@ async def test_a_frozen_redis_costs_a_request_its_deadline_at_most(own_valkey: V
         await until(lambda: not limiter.is_local)
 
 
+async def test_once_redis_is_away_nobody_waits_for_it_any_longer(own_valkey: ValkeyProcess) -> None:
+    tier = make_tier(requests_per_minute=500)
+    async with open_limiter(own_valkey.url, deadline_s=DEADLINE_S) as limiter:
+        await limiter.admit(admission(uuid4(), tier))
+        own_valkey.pause()
+        asking = []
+        while not limiter.is_local:
+            asking.append(asyncio.create_task(limiter.admit(admission(uuid4(), tier))))
+            await asyncio.sleep(0.001)
+        # The last of them have waited for a millisecond.
+        await asyncio.sleep(0.02)
+        own_valkey.resume()
+        assert all(each.done() and each.result().standing.is_local for each in asking)
+        await until(lambda: not limiter.is_local)
+
+
 async def test_a_server_that_accepts_and_never_answers_is_away() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
