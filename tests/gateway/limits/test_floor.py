@@ -1,9 +1,7 @@
 """A Valkey that lacks usage which the ledger has: what it counts for day and month rises to the ledger's figures."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,14 +18,6 @@ from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
 
 TIER = make_tier(tokens_per_day=1_000, budget_nanousd_per_month=100)
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
 
 
 async def spend(limiter: Limiter, tenant_id: UUID, *, tokens: int, cost_nanousd: int) -> None:

@@ -3,11 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
-
-import pytest
 
 from gateway.domain.catalog import TierTerms
 from gateway.http.errors import LimitReached
@@ -24,15 +21,6 @@ from tests.support.valkey import ValkeyProcess
 LEASE_S = 0.5
 TIER = make_tier(concurrency=1, tokens_per_day=100)
 TIER_OF_TWO = make_tier(concurrency=2, tokens_per_day=100)
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Any:
-    """Gateways know each other by their Redis: what dies here must not be found by other tests."""
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
 
 
 @asynccontextmanager

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,14 +19,6 @@ from tests.support.valkey import ValkeyProcess
 
 DEADLINE_S = 0.25
 FAR_S = 20.0
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
 
 
 async def until(condition: Callable[[], object]) -> None:
