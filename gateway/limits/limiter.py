@@ -91,16 +91,18 @@ class Limiter:
             call = self._ask(entry)
             reply = await call.future
             if reply[:4] == b"load":  # type: ignore[index]
-                told = await self._ask_again(entry)
-                if told is None:
-                    self.local.leave(entry)
-                    return await self._decide_untold(admission)
-                reply = told
+                reply = await self._ask_again(entry)
         except AWAY as error:
             return await self._decide_after(error, entry)
         except BaseException:
             self._give_back(entry)
             raise
+        if reply is None:
+            self.local.leave(entry)
+            reservation = await self._decide_here(admission)
+            # Redis is there, and is told of it afterwards.
+            self._trouble.set()
+            return reservation
         return self._conclude(entry, reply)
 
     async def settle(self, reservation: Reservation, *, tokens: int, cost_nanousd: int) -> None:
@@ -192,7 +194,7 @@ class Limiter:
         step = admit(admission.request_id, admission.tokens, admission.cost_nanousd)
         return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order)
 
-    async def _ask_again(self, entry: Entry) -> Reply | None:
+    async def _ask_again(self, entry: Entry) -> Reply:
         """Ask again with figures from the ledger, because Redis lacks the usage of this day or month. None: the ledger
         takes too long, or fails, and the request can be decided here by an older answer."""
         admission = entry.admission
@@ -270,12 +272,6 @@ class Limiter:
             call.then = partial(self._learn, reservation.entry)
             for outcome in learned:
                 call.then(outcome)
-        return reservation
-
-    async def _decide_untold(self, admission: Admission) -> Reservation:
-        """Decide locally although Redis is there; it is told afterwards."""
-        reservation = await self._decide_here(admission)
-        self._trouble.set()
         return reservation
 
     async def _decide_here(self, admission: Admission) -> Reservation:

@@ -128,10 +128,7 @@ class Line(asyncio.Protocol):
     def give_up(self) -> None:
         """Redis is away: end all calls as late now, instead of each at its own deadline."""
         for call in self._waiting:
-            if not call.is_late:
-                call.is_late = True
-                if not call.future.done():
-                    call.future.set_exception(Late(call))
+            _make_late(call)
         while self._queue:
             _end(self._queue.popleft(), Lost("not sent, Redis does not answer"))
 
@@ -270,10 +267,7 @@ class Line(asyncio.Protocol):
         for call in self._waiting:
             if not self._is_old(call):
                 break
-            if not call.is_late:
-                is_any_new = call.is_late = True
-                if not call.future.done():
-                    call.future.set_exception(Late(call))
+            is_any_new |= _make_late(call)
         # Calls that wait behind the late ones have waited for Redis, too.
         while self._queue and self._is_old(self._queue[0]):
             _end(self._queue.popleft(), Lost("not sent, Redis does not answer"))
@@ -282,6 +276,16 @@ class Line(asyncio.Protocol):
 
     def _is_old(self, call: Call) -> bool:
         return self._ticks - call.tick >= TICKS
+
+
+def _make_late(call: Call) -> bool:
+    """Whether it was not late before."""
+    if call.is_late:
+        return False
+    call.is_late = True
+    if not call.future.done():
+        call.future.set_exception(Late(call))
+    return True
 
 
 def ignore_outcome(future: "asyncio.Future[Reply]") -> None:
