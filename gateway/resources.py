@@ -131,6 +131,7 @@ async def open_services(
             written=outbox.written,
             pools={overflow_account(name): name for name in settings.overflow_pools},
         )
+        stack.callback(ledger.close)
         limiter = await stack.enter_async_context(
             open_limiter(
                 settings.redis_url, ledger, deadline_s=settings.redis_deadline_ms / 1000, incarnation=incarnation

@@ -23,7 +23,8 @@ FROM (
         julianday(json_extract(event, '$.timestamp')) AS at,
         json_extract(event, '$.prompt_tokens') + json_extract(event, '$.completion_tokens') AS tokens,
         json_extract(event, '$.cost_nanousd') AS cost
-    FROM (SELECT CAST(event AS TEXT) AS event FROM closed) WHERE json_valid(event)
+    FROM (SELECT CAST(event AS TEXT) AS event FROM closed)
+    WHERE (:tenant_id IS NULL OR instr(event, :tenant_id)) AND json_valid(event)
 )
 WHERE (:tenant_id IS NULL OR tenant_id = :tenant_id) AND (:pool IS NULL OR pool = :pool)
     AND at >= :month AND at < :end AND (:key_id IS NULL OR key_id = :key_id)
@@ -41,7 +42,7 @@ class Whose:
     pool: str | None = None
 
 
-def waiting(data_dir: Path, whose: Whose, *, day: Window, month: Window) -> tuple[int, int]:
+def waiting(data_dir: Path, whose: Whose, day: Window, month: Window) -> tuple[int, int]:
     """Tokens of the day and cost of the month. Raises sqlite3.Error or OSError if an outbox cannot be read."""
     parameters = {
         "tenant_id": whose.tenant_id,

@@ -1,7 +1,10 @@
 """The ledger: what waits in outboxes plus what is in ClickHouse; an error where it cannot read, never zero."""
 
 import asyncio
+import os
 import sqlite3
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -74,6 +77,16 @@ async def test_a_tenants_day_and_month_are_summed_over_the_outboxes(tmp_path: Pa
     assert await ledger.used(TENANT, "tenant", NOW) == Used(33, 400)
     assert await ledger.used(TENANT, "key:k", NOW) == Used(22, 300)
     assert await ledger.used(uuid4(), "tenant", NOW) == Used(0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a niceness of each thread")
+async def test_reading_outboxes_gives_way_to_requests(tmp_path: Path, outbox: OwnedFolder) -> None:
+    put(outbox, event())
+    await ledger_of(tmp_path).used(TENANT, "tenant", NOW)
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    readers = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("ledger")]
+    assert readers
+    assert all(os.getpriority(os.PRIO_PROCESS, reader) > own for reader in readers if reader is not None)
 
 
 async def test_a_pools_account_is_what_everybody_spent_there(tmp_path: Path, outbox: OwnedFolder) -> None:
