@@ -8,6 +8,7 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from gateway.answer_cache.store import KINDS, prefix_of
+from gateway.domain.sealing import CannotUnseal
 from gateway.domain.sessions.models import SessionPolicy
 from gateway.domain.sessions.service import terms_of
 from gateway.erasure.subject import Counts, Stores, Subject, Waits
@@ -110,10 +111,13 @@ async def _responses_of_user(stores: Stores, subject: Subject) -> Sequence[str]:
 
 
 async def _key_of(stores: Stores, subject: Subject) -> bytes | None:
-    """The key that the tenant's sessions are sealed under."""
+    """The key that the tenant's sessions are sealed under. Raises Waits if the key was sealed under another pepper."""
     async with stores.sessions() as session:
         policy = await session.get(SessionPolicy, subject.tenant_id)
-    return None if policy is None else terms_of(policy).key(subject.tenant_id, peppers=stores.peppers)
+    try:
+        return None if policy is None else terms_of(policy).key(subject.tenant_id, peppers=stores.peppers)
+    except CannotUnseal:
+        raise Waits("TIERGATE_KEY_PEPPER", "the key of the tenant's sessions was sealed under another one") from None
 
 
 async def _delete(store: Store[Any, Any], place: Place) -> int:
