@@ -18,6 +18,9 @@ from gateway.peppers import Peppers, id_of
 _log = logging.getLogger(__name__)
 
 EVERY_S = 2.0
+MAX_WAITING = 20_000
+"""Limit for new hashes that wait while the database is away; then the oldest are dropped. A keyring holds as many keys:
+one that it dropped as well is noted again when it is next verified."""
 _BATCH = 200
 
 
@@ -36,10 +39,20 @@ def rehash_of(row: KeyFields, key: str, pepper: str, peppers: Peppers) -> Rehash
 
 
 class Rehasher:
-    def __init__(self, sessions: Sessions, take: Callable[[], Sequence[Rehash]], *, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        take: Callable[[], Sequence[Rehash]],
+        *,
+        every_s: float = EVERY_S,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
         self._sessions = sessions
         self._take = take
         self._every_s = every_s
+        self._max_waiting = max_waiting
+        self._waiting: dict[bytes, Rehash] = {}
+        """By the hash before, oldest first."""
 
     async def write_forever(self) -> None:
         while True:
@@ -47,15 +60,22 @@ class Rehasher:
             try:
                 await self.write()
             except (SQLAlchemyError, OSError) as error:
-                # The keys are noted again when they are next verified.
                 _log.warning("cannot move keys to the current pepper: %s", error)
 
     async def write(self) -> None:
+        """Write all new hashes. If the database raises, so does this, and the rest waits for the next call.
+
+        A key in use is not verified again, so it is not noted a second time.
+        """
+        self._waiting |= {each.before: each for each in self._take()}
+        while len(self._waiting) > self._max_waiting:
+            del self._waiting[next(iter(self._waiting))]
         # In the order of ids, so that two gateways cannot deadlock.
-        found = sorted(self._take())
+        found = sorted(self._waiting.values())
         for start in range(0, len(found), _BATCH):
+            batch = found[start : start + _BATCH]
             async with self._sessions.begin() as session:
-                for each in found[start : start + _BATCH]:
+                for each in batch:
                     # Only the hash that we saw: the key may have been rotated, or moved by another gateway.
                     current = update(ApiKey).where(ApiKey.id == each.key_id, ApiKey.secret_hash == each.before)
                     await session.execute(current.values(secret_hash=each.after, pepper_id=each.pepper_id))
@@ -65,3 +85,5 @@ class Rehasher:
                     await session.execute(
                         previous.values(previous_secret_hash=each.after, previous_pepper_id=each.pepper_id)
                     )
+            for each in batch:
+                del self._waiting[each.before]

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from gateway.clock import utc_now
@@ -78,6 +79,11 @@ async def let_in(sessions: Sessions, peppers: Peppers, key: str) -> Keyring:
     keyring = Keyring(sessions, peppers=peppers)
     await keyring.authenticate_key(key)
     return keyring
+
+
+async def rename_table(sessions: Sessions, old: str, new: str) -> None:
+    async with sessions.begin() as session:
+        await (await session.connection()).exec_driver_sql(f"ALTER TABLE {old} RENAME TO {new}")
 
 
 async def standing(sessions: Sessions, peppers: Peppers) -> Standing:
@@ -197,6 +203,34 @@ async def test_a_keyring_that_holds_a_key_sees_it_move(sessions: Sessions) -> No
     keyring.forget()
     await keyring.authenticate_key(key)
     assert keyring.take_outdated() == []
+
+
+async def test_a_busy_key_moves_once_the_database_writes_again(sessions: Sessions) -> None:
+    _, key = await make_key(sessions, "busy")
+    keyring = Keyring(sessions, peppers=SWITCHED, clock=lambda: 0.0)
+    rehasher = Rehasher(sessions, keyring.take_outdated)
+    await keyring.authenticate(f"Bearer {key}")
+    await rename_table(sessions, "api_keys", "hidden")
+    for _ in range(2):
+        with pytest.raises(OperationalError):
+            await rehasher.write()
+    await rename_table(sessions, "hidden", "api_keys")
+    assert keyring.known(f"Bearer {key}") and keyring.take_outdated() == [], "a known key is not verified again"
+    await rehasher.write()
+    await let_in(sessions, AFTER, key)
+
+
+async def test_while_keys_cannot_be_written_the_newest_wait(sessions: Sessions) -> None:
+    keys = [(await make_key(sessions, f"busy {number}"))[1] for number in range(3)]
+    keyring = Keyring(sessions, peppers=SWITCHED)
+    rehasher = Rehasher(sessions, keyring.take_outdated, max_waiting=2)
+    for key in keys:
+        await keyring.authenticate_key(key)
+    await rehasher.write()
+    with pytest.raises(Unauthenticated):
+        await let_in(sessions, AFTER, keys[0])
+    for key in keys[1:]:
+        await let_in(sessions, AFTER, key)
 
 
 async def test_the_secret_before_a_rotation_moves_too_and_one_rotated_meanwhile_stays(sessions: Sessions) -> None:
