@@ -83,8 +83,8 @@ class AnswerStore:
     async def claim(self, tenant: str, key: str, fingerprint: bytes) -> Claim | KeptAnswer:
         """Claim the key for the first request, or return the answer to the first request.
 
-        Raises Unavailable without Redis, Conflict while the first request is under way or if its answer was not kept,
-        and Unprocessable if the key was used for another request.
+        Raises Unavailable without Redis, Conflict while the first request is under way or if its answer was not kept or
+        cannot be opened, and Unprocessable if the key was used for another request.
         """
         name = f"tiergate:{{{tenant}}}:idempotency:{hashlib.sha256(key.encode()).hexdigest()}"
         claim = Claim(name, fingerprint, b"c" + fingerprint + os.urandom(_TOKEN_BYTES))
@@ -101,13 +101,11 @@ class AnswerStore:
             )
         if kind == b"c":
             raise KeyInUse
-        answer = None if kind == b"t" else self._seal.open(rest, name=name)
+        if kind == b"t":
+            raise _not_kept("is too large to be kept")
+        answer = self._seal.open(rest, name=name)
         if answer is None:
-            raise Conflict(
-                "the first request with this key was answered and billed, but its answer is too large to be kept",
-                param=HEADER,
-                code="idempotency_answer_not_kept",
-            )
+            raise _not_kept("was sealed under a pepper that this gateway does not have")
         return answer
 
     async def keep(self, claim: Claim, answer: KeptAnswer | None) -> None:
@@ -163,6 +161,14 @@ class AnswerStore:
             return
         # Nobody waits for the reply: if the command is lost, the lease ends by itself.
         call.future.add_done_callback(lambda over: over.cancelled() or over.exception())
+
+
+def _not_kept(reason: str) -> Conflict:
+    return Conflict(
+        f"the first request with this key was answered and billed, but its answer {reason}",
+        param=HEADER,
+        code="idempotency_answer_not_kept",
+    )
 
 
 class KeyInUse(Conflict):

@@ -25,8 +25,8 @@ async def redis(valkey: ValkeyProcess) -> AsyncIterator[Pipeline]:
     pipeline.close()
 
 
-def make_store(redis: Pipeline, *, lease_s: int = 30) -> AnswerStore:
-    return AnswerStore(redis, peppers=Peppers("pepper"), is_away=lambda: False, lease_s=lease_s)
+def make_store(redis: Pipeline, *, lease_s: int = 30, pepper: str = "pepper") -> AnswerStore:
+    return AnswerStore(redis, peppers=Peppers(pepper), is_away=lambda: False, lease_s=lease_s)
 
 
 async def claimed(store: AnswerStore, tenant: str) -> Claim:
@@ -62,6 +62,16 @@ async def test_an_answer_too_large_is_told_as_such_and_not_made_again(redis: Pip
         with pytest.raises(Conflict) as caught:
             await store.claim(tenant, "k", ONE)
         assert caught.value.code == "idempotency_answer_not_kept"
+        assert "too large" in caught.value.message
+
+
+async def test_an_answer_under_a_pepper_that_is_gone_is_told_as_such_and_not_made_again(redis: Pipeline) -> None:
+    store, tenant = make_store(redis), str(uuid4())
+    await store.keep(await claimed(store, tenant), KeptAnswer(200, {}, b"short"))
+    with pytest.raises(Conflict, match="under a pepper that this gateway does not have") as caught:
+        await make_store(redis, pepper="another").claim(tenant, "k", ONE)
+    assert caught.value.code == "idempotency_answer_not_kept"
+    assert isinstance(await store.claim(tenant, "k", ONE), KeptAnswer)
 
 
 async def test_what_is_kept_shows_nothing_of_the_answer(redis: Pipeline) -> None:
