@@ -168,7 +168,8 @@ async def post_rotation(key_id: UUID, rotation: Rotation, admin: AdminDep, servi
 async def delete_key(key_id: UUID, admin: AdminDep, services: ServicesDep, if_match: IfMatchDep = None) -> None:
     """Revoke a key. Every gateway refuses it within a second, or two while Redis is away.
 
-    409 for the last key that may administer the platform.
+    409 for the last platform-admin key that works from every address and never expires: keys that expire, have
+    `allowed_networks` or belong to a suspended tenant are no substitute.
     """
     key = await revoke_key(services.sessions, admin, key_id, version=if_match, now=utc_now())
     await services.end_key(key.prefix, key.previous_prefix)

@@ -138,7 +138,7 @@ async def rotate_key(
 async def revoke_key(
     sessions: Sessions, principal: Principal, key_id: UUID, *, version: int | None = None, now: datetime
 ) -> ApiKey:
-    """Idempotent: a revoked key keeps its first `revoked_at`. Raises Conflict for the last platform-admin key."""
+    """Idempotent: a revoked key keeps its first `revoked_at`. Raises Conflict for the last indispensable admin key."""
     async with sessions.begin() as session:
         await take_lock(session, "admins")
         key = await get_key(session, principal, key_id)
@@ -238,7 +238,7 @@ def _shown(terms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _check_dispensable(session: AsyncSession, key: ApiKey) -> None:
-    """Raises Conflict for the last key that may administer the platform; `admins` must be locked."""
+    """Raises Conflict for the last of the `indispensable` keys; `admins` must be locked."""
     usable = (await session.scalars(usable_admin_keys())).all()
     if {each.id for each in indispensable(usable)} == {key.id}:
         raise Conflict(

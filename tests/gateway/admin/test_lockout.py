@@ -1,9 +1,11 @@
 """Nobody locks himself out of the admin plane."""
 
+from datetime import timedelta
 from typing import Any
 
 import httpx
 
+from gateway.clock import utc_now
 from tests.support.gateways import Gateway
 
 
@@ -52,6 +54,15 @@ async def test_one_admin_key_always_lets_in_from_everywhere(gateway: Gateway) ->
         refusal(await admin.patch(f"/keys/{second['id']}", json=elsewhere))
         refusal(await admin.patch(f"/tenants/{operations['id']}", json={"is_suspended": True}))
         assert (await admin.patch(f"/keys/{first['id']}", json={"allowed_networks": None})).status_code == 200
+
+
+async def test_an_admin_key_that_expires_is_no_other(gateway: Gateway) -> None:
+    first = await own_key(gateway)
+    second = await make_admin(gateway, first["tenant_id"])
+    ends = {"expires_at": (utc_now() + timedelta(days=1)).isoformat()}
+    assert (await gateway.admin.patch(f"/keys/{second['id']}", json=ends)).status_code == 200
+    refusal(await gateway.admin.delete(f"/keys/{first['id']}"))
+    assert (await gateway.admin.delete(f"/keys/{second['id']}")).status_code == 204
 
 
 async def test_a_suspended_tenants_admin_key_is_no_other(gateway: Gateway) -> None:
