@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.gateway_processes import (
+    DEADLINE_S,
     Processes,
     kill,
     serving,
@@ -210,6 +211,29 @@ async def test_bad_configuration_on_a_hangup_leaves_those_that_serve(tmp_path: P
             processes.parent.send_signal(signal.SIGHUP)
             while "all processes have been replaced" not in processes.log:
                 await visitors.until(10)
+
+
+async def test_sigterm_while_children_are_replaced_ends_old_and_new_ones(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    release = asyncio.Event()
+    async with (
+        unhurried_member(release) as member_url,
+        serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
+    ):
+        former, key = processes.children(), await processes.make_key()
+        events = stream(processes, key)
+        assert await anext(events) == FIRST
+        processes.parent.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(DEADLINE_S):
+            while not processes.children() - former:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        everyone = processes.children() | former
+        processes.parent.terminate()
+        await until_refused(processes.port)
+        release.set()
+        assert [event async for event in events] == [LAST]
+        assert await processes.end() == 0, processes.log
+        await until_dead(everyone)
+        assert "Traceback" not in processes.log
 
 
 async def test_one_process_ignores_a_hangup(tmp_path: Path, valkey: ValkeyProcess) -> None:

@@ -1,0 +1,88 @@
+"""Killed gateways give nothing away: what a request had used stays counted as it is billed, and its place is freed."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from gateway.metering.folders import list_folders
+from gateway.metering.journal import Journal
+from protocol.usage import UsageEvent
+from tests.gateway.processes.test_processes import FIRST, unhurried_member
+from tests.support.gateway_processes import DEADLINE_S, Processes, kill, serving, stream, until_dead
+from tests.support.gateways import ADMIN_KEY
+from tests.support.valkey import ValkeyProcess
+
+NOTE_S = 0.5
+"""Ten times what the outbox needs to note a request."""
+
+
+@pytest.mark.long
+async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    async with (
+        unhurried_member(asyncio.Event()) as member_url,
+        serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
+    ):
+        key = await make_limited_key(processes)
+        for num_killed in range(1, 4):
+            events = stream(processes, key, max_tokens=300)
+            assert await anext(events) == FIRST
+            await asyncio.sleep(NOTE_S)
+            assert (await used(processes, key))["concurrency"] == 1
+            former = processes.children()
+            for child in former:
+                kill(child)
+            with pytest.raises(httpx.HTTPError):
+                await anext(events)
+            await until_dead(former)
+            await processes.until_all_serve(2)
+            async with asyncio.timeout(DEADLINE_S):
+                while (now := await used(processes, key))["concurrency"] or now["tokens_per_day"] != tokens(processes):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            lost = billed(processes)
+            assert len(lost) == num_killed and {event.status for event in lost} == {"lost"}
+            assert now["tokens_per_day"] < 300
+            assert now["budget"] == sum(event.cost_nanousd for event in lost) > 0
+
+
+async def make_limited_key(processes: Processes) -> str:
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    async with httpx.AsyncClient(
+        base_url=f"{processes.origin}/admin/v1", headers=headers, timeout=DEADLINE_S
+    ) as client:
+
+        async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            reply = await client.post(path, json=body)
+            assert reply.status_code == 201, reply.text
+            return dict(reply.json())
+
+        await post("/models", {"id": "m", "pool": "small", "context_window": 512})
+        await post("/prices", {"model_id": "m", "prompt_nanousd": 100, "completion_nanousd": 400})
+        limits = {"concurrency": 1, "tokens_per_day": 1000, "budget_nanousd_per_month": 1_000_000}
+        tenant = await post("/tenants", {"name": f"tenant-{uuid4().hex[:12]}", "tier": "enterprise", "limits": limits})
+        key = await post("/keys", {"tenant_id": tenant["id"], "name": "k", "scopes": ["inference", "usage"]})
+    return str(key["key"])
+
+
+async def used(processes: Processes, key: str) -> dict[str, int]:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
+        reply = await client.get(f"{processes.origin}/v1/limits", headers=headers)
+    assert reply.status_code == 200, reply.text
+    return {view["name"]: view["used"] for view in reply.json()["limits"] if view["scope"] == "tenant"}
+
+
+def billed(processes: Processes) -> list[UsageEvent]:
+    found = []
+    for folder in list_folders(processes.folder / "data"):
+        journal = Journal.open(folder, must_exist=True)
+        found += [closed.event for closed in journal.read_closed(1000)]
+        journal.close()
+    return found
+
+
+def tokens(processes: Processes) -> int:
+    return sum(event.prompt_tokens + event.completion_tokens for event in billed(processes))
