@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from uuid import UUID, uuid4
 
 import pytest
+from redis import Redis
 
 from gateway.domain.catalog import TierTerms
 from gateway.domain.limits import LimitScope, scope_limits
@@ -56,6 +57,29 @@ async def test_an_outage_is_survived_at_a_share_of_the_limits(own_valkey: Valkey
         await until(lambda: not limiter.is_local)
         # The new server is told of all five, those that the old one had counted, too.
         assert (await limiter.admit(admission(tenant_id, tier))).standing.num_requests == 6
+
+
+async def test_a_redis_that_comes_back_with_its_memory_counts_every_request_once(own_valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=100, concurrency=10, tokens_per_day=1_000)
+    asked = [admission(tenant_id, tier, tokens=100) for _ in range(4)]
+    async with open_limiter(own_valkey.url, lease_s=1.0) as limiter:
+        ended, under_way, ends_without_redis = [await limiter.admit(each) for each in asked[:3]]
+        await limiter.settle(ended, tokens=30, cost_nanousd=0)
+        with Redis.from_url(own_valkey.url) as redis:
+            redis.save()
+        own_valkey.stop()
+        await until(lambda: limiter.is_local)
+        local = await limiter.admit(asked[3])
+        for reservation in (ends_without_redis, local):
+            await limiter.settle(reservation, tokens=40, cost_nanousd=0)
+        own_valkey.start()
+        await until(lambda: not limiter.is_local)
+        await limiter.settlements.drain_once()
+        (usage,) = await limiter.usage_now(admission(tenant_id, tier))
+        assert (usage.num_requests, usage.num_live, usage.tokens_today) == (4, 1, 30 + 100 + 40 + 40)
+        await limiter.settle(under_way, tokens=50, cost_nanousd=0)
+        (usage,) = await limiter.usage_now(admission(tenant_id, tier))
+        assert (usage.num_requests, usage.num_live, usage.tokens_today) == (4, 0, 30 + 50 + 40 + 40)
 
 
 async def test_a_budget_holds_without_redis_for_requests_that_run_at_once() -> None:
