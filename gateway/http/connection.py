@@ -1,40 +1,29 @@
-"""One connection: uvicorn's httptools protocol, with bounds on everything that a client can do before it is
-authenticated.
+"""One connection, from accepting to closing: its requests, deadlines and refusals.
+
+Everything that a client can do before it is authenticated is bounded: here in time and number, in `parsing` in bytes.
 
 At most one read deadline is set at a time. It is a number that the front door's sweep compares, so requests need no
 timers.
 """
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
-import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from gateway.http.answer import REQUEST_BODY, Answer
-from gateway.http.errors import (
-    BodyTimeout,
-    GatewayError,
-    HeadersTooLarge,
-    HeadTimeout,
-    InvalidRequest,
-    Unavailable,
-)
+from gateway.http.errors import BodyTimeout, GatewayError, HeadTimeout, InvalidRequest, Unavailable
 from gateway.http.front_door import NEVER, SILENT_S, FrontDoor
 from gateway.http.header_block import head_block
 from gateway.http.known_head import KnownHead, known_head
+from gateway.http.parsing import BETWEEN, BODY, DEAF, HEAD, RequestParsing
 from gateway.http.refusal import Refusal, refusal_of
 from gateway.http.signal import Signal
 
-MAX_HEAD_BYTES = 65536
-MAX_FIELDS = 100
 MAX_PIPELINED = 16
 """Requests that may wait behind the one being answered. Only tools pipeline; further requests must be sent again."""
 MIN_BYTES_PER_S = 65536
@@ -43,26 +32,11 @@ _LINGER_S = 5.0
 _MAX_LINGER_BYTES = 16 * 2**20
 """How much is read and discarded after a refusal: a client that sends a body of twice the default limit still reads its
 413. After refused headers it is a sixteenth of this."""
-_FREE_FRAMING_BYTES = 16384
-_MAX_FRAMING_RATIO = 3
-"""In chunked bodies the framing may take three times as many bytes as the content, as with chunks of two bytes."""
-_FREE_PARTS = 4096
-_MIN_BYTES_A_PART = 16
-"""A body may come in _FREE_PARTS parts of any size. Further parts must hold _MIN_BYTES_A_PART bytes on average, since
-each part costs a callback."""
 _MAX_NEW_HEADS = 3
 """After this many new heads in a row, a client's requests are no longer compared with its previous head."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-_BETWEEN, _HEAD, _BODY, _DEAF = range(4)
-"""What the next bytes belong to. _DEAF: to nothing; they are discarded until the connection ends."""
 
 
-class _GaveUp(Exception):
-    """Stops the parser; `Connection._refusal` holds the reason."""
-
-
-class Connection(HttpToolsProtocol):
+class Connection(RequestParsing):
     def __init__(
         self,
         door: FrontDoor,
@@ -73,26 +47,13 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._door, self._bounds = door, door.bounds
-        self._parsing = _BETWEEN
         self._active: Answer | None = None
         """The request that is being answered; later ones wait in `pipeline`."""
-        self._refusal: GatewayError | None = None
-        """The error with which a parser callback gave up."""
-        self._plain_head = b""
         self._known_head: KnownHead | None = None
         """The head of the previous request."""
         self._num_new_heads = 0
         """How many heads in a row differed from the known one."""
-        self.num_parsed = 0
-        """Requests parsed to their end."""
         self._is_ending = False
-        self._head_bytes = 0
-        self._is_head_new = False
-        """The current head began in the piece of data that is being parsed."""
-        self._fed_body_bytes = 0
-        """Bytes of bodies in that piece."""
-        self._wire_bytes = self._body_bytes = self._num_parts = 0
-        """The current body's bytes with and without chunk framing, and its number of parts."""
         self._linger_bytes = _MAX_LINGER_BYTES
         self._phase_began = door.now
         self.deadline = door.now + self._bounds.head_s
@@ -105,7 +66,7 @@ class Connection(HttpToolsProtocol):
         num_over = len(self.connections) - self._bounds.max_connections
         if num_over > 0:
             self._door.note("too many connections")
-            self._parsing = _DEAF
+            self._parsing = DEAF
             self._set_ending()
             transport.write(self._error_bytes(Unavailable("too many connections", retry_after_s=2)))  # type: ignore[attr-defined]
             transport.close()
@@ -129,21 +90,13 @@ class Connection(HttpToolsProtocol):
         self.write_deadline = NEVER
 
     def data_received(self, data: bytes) -> None:
-        if self._parsing == _DEAF:
+        if self._parsing == DEAF:
             return self._discard(data)
-        if self._parsing == _BETWEEN:
+        if self._parsing == BETWEEN:
             if self._active is None and self._num_new_heads < _MAX_NEW_HEADS:
                 return self._begin(data)
             self._await_head()
         self._receive(data)
-
-    def _receive(self, data: bytes) -> None:
-        if self._parsing == _HEAD and len(data) > (room := MAX_HEAD_BYTES - self._head_bytes):
-            self._feed(data[:room])
-            if self._parsing == _HEAD and self._head_bytes >= MAX_HEAD_BYTES:
-                return self._refuse(HeadersTooLarge(MAX_HEAD_BYTES, MAX_FIELDS), "headers too large")
-            return self.data_received(data[room:])
-        self._feed(data)
 
     def _begin(self, data: bytes) -> None:
         """A request begins, and no earlier one is being answered."""
@@ -155,7 +108,7 @@ class Connection(HttpToolsProtocol):
         num_before = self.num_parsed
         self._await_head()
         self._receive(data)
-        if self._parsing == _BETWEEN and self.num_parsed == num_before + 1 and self._active is self.cycle:
+        if self._parsing == BETWEEN and self.num_parsed == num_before + 1 and self._active is self.cycle:
             # The whole request came in one piece, as small requests do.
             self._num_new_heads += num_before > 0
             self._known_head = known_head(data, self.scope) if num_before and self.cycle.keep_alive else None
@@ -184,7 +137,7 @@ class Connection(HttpToolsProtocol):
             self.deadline = self._door.now + self._bounds.keep_alive_s
 
     def _await_head(self) -> None:
-        self._parsing, self._head_bytes = _HEAD, 0
+        self._parsing, self._head_bytes = HEAD, 0
         if self.num_parsed:
             # The first head's deadline counts from the time of connecting.
             self.deadline = self._door.now + self._bounds.head_s
@@ -194,16 +147,8 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED or (self._active is not None and not self._active.keep_alive):
             self._give_up(InvalidRequest("too many requests at once on one connection"))
-        self._parsing, self._head_bytes, self._is_head_new = _HEAD, 0, True
+        self._parsing, self._head_bytes, self._is_head_new = HEAD, 0, True
         super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= MAX_FIELDS:
-            self._give_up(HeadersTooLarge(MAX_HEAD_BYTES, MAX_FIELDS))
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -213,7 +158,7 @@ class Connection(HttpToolsProtocol):
         self.cycle = answer = self._make_answer(keep_alive=version == "1.1" and self.parser.should_keep_alive())
         # Trailers come through the same callback. They are bounded like headers, and no application sees them.
         self.headers = []
-        self._parsing = _BODY
+        self._parsing = BODY
         self._await_body()
         if self._active is None:
             if not self._turn_away(answer):
@@ -222,24 +167,10 @@ class Connection(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((answer, self.app))
 
-    def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._fed_body_bytes += len(body)
-        self._num_parts += 1
-        if self._num_parts > _FREE_PARTS + self._body_bytes / _MIN_BYTES_A_PART:
-            self._give_up(InvalidRequest("the body comes in too small chunks"))
-        answer = self.cycle
-        if answer.response_complete:
-            return
-        answer.body += body
-        if len(answer.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        answer.message_event.set()
-
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._parsing = _BETWEEN
+        self._parsing = BETWEEN
         self.num_parsed += 1
         if self._active is None:
             # The request was answered before its body had arrived.
@@ -267,14 +198,14 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             waiting, app = self.pipeline.pop()
             self._start(waiting, app)  # type: ignore[arg-type]
-            if self._parsing == _BODY:
+            if self._parsing == BODY:
                 # None of its body was read while it waited.
                 self._await_body()
-        elif self._parsing == _DEAF:
+        elif self._parsing == DEAF:
             self._end()
-        elif self._parsing == _BETWEEN:
+        elif self._parsing == BETWEEN:
             self.deadline = self._door.now + self._bounds.keep_alive_s
-        elif self._parsing == _HEAD:
+        elif self._parsing == HEAD:
             self.deadline = self._door.now + self._bounds.head_s
 
     # Called by the sweep.
@@ -282,23 +213,23 @@ class Connection(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """It waits for a next request."""
-        return self.num_parsed > 0 and self._parsing == _BETWEEN and self._active is None and not self._is_ending
+        return self.num_parsed > 0 and self._parsing == BETWEEN and self._active is None and not self._is_ending
 
     @property
     def is_silent(self) -> bool:
         """Nothing came since it connected, although there was time enough."""
         is_new = self._door.now < self._phase_began + SILENT_S
-        return self.num_parsed == 0 and self._parsing == _BETWEEN and not self._is_ending and not is_new
+        return self.num_parsed == 0 and self._parsing == BETWEEN and not self._is_ending and not is_new
 
     def expire(self) -> None:
         """The deadline of the connection's current phase has passed."""
         if self._is_ending:
             self._expire_ending()
-        elif self._parsing == _BODY:
+        elif self._parsing == BODY:
             self._expire_body()
         elif self._active is not None:
             self.deadline = NEVER
-        elif self._parsing == _HEAD and self._head_bytes:
+        elif self._parsing == HEAD and self._head_bytes:
             self._refuse(HeadTimeout(self._bounds.head_s), "slow headers")
         else:
             self._end()
@@ -327,73 +258,6 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(BodyTimeout(f"the body did not arrive within {body_s:g} s"), "slow body")
 
-    # Parsing.
-
-    def _feed(self, data: bytes) -> None:
-        was_in_body = self._parsing == _BODY
-        self._is_head_new, self._fed_body_bytes = False, 0
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self.parser, self._parsing = _make_parser(self), _BETWEEN
-            return self.data_received(self._plain_head + data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            refusal, self._refusal = self._refusal, None
-            if refusal is None:
-                refusal = InvalidRequest(f"this is not a valid HTTP/1.1 request: {error}", code="invalid_http")
-            return self._refuse(refusal, "invalid HTTP" if refusal.status == 400 else "headers too large")
-        if self._parsing == _HEAD:
-            self._head_bytes += self._num_new_head_bytes(data)
-        elif self._parsing == _BODY and was_in_body:
-            self._wire_bytes += len(data)
-            if self._wire_bytes - self._body_bytes > _FREE_FRAMING_BYTES + _MAX_FRAMING_RATIO * self._body_bytes:
-                self._refuse(InvalidRequest("the chunks of the body are mostly framing"), "invalid HTTP")
-
-    def _num_new_head_bytes(self, data: bytes) -> int:
-        """How many bytes of an incomplete head `data` holds; earlier requests may end in the same data."""
-        if not self._is_head_new:
-            return len(data)
-        after_last_head = len(data) - (data.rfind(b"\r\n\r\n") + 4 if b"\r\n\r\n" in data else 0)
-        # At least the byte with which the head began.
-        return max(1, after_last_head - self._fed_body_bytes)
-
-    def _give_up(self, refusal: GatewayError) -> None:
-        """Called in a parser callback: stops the parser, and `_feed` then refuses the request."""
-        self._refusal = refusal
-        # `refusal` itself is not raised: its traceback would refer to this frame, which refers to it, and that cycle
-        # would keep the connection and everything it has read alive.
-        raise _GaveUp
-
-    def _head_without_upgrade(self) -> bytes:
-        """The head without its upgrade offer. We speak only HTTP/1.1, so the request is parsed again without the offer;
-        otherwise the parser would leave the body unread, as data of the other protocol."""
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            self._give_up(InvalidRequest("this is no proxy"))
-        lines = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection")]
-        if not self.parser.should_keep_alive():
-            lines.append((b"connection", b"close"))
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self.url, head_block(lines))
-
-    def _complete_scope(self) -> str:
-        version = self.parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            self._give_up(InvalidRequest("send HTTP/1.1"))
-        url = httptools.parse_url(self.url)
-        raw_path = url.path or b"/"
-        path = raw_path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-            if _CONTROL.search(path):
-                self._give_up(InvalidRequest("the path holds control characters"))
-        query = url.query or b""
-        if b"%00" in query:
-            self._give_up(InvalidRequest("the query holds a zero byte"))
-        scope = self.scope
-        scope["method"], scope["http_version"] = self.parser.get_method().decode("ascii"), version
-        scope["path"], scope["raw_path"], scope["query_string"] = path, raw_path, query
-        return version
-
     # Requests.
 
     def _make_answer(self, *, keep_alive: bool) -> Answer:
@@ -413,7 +277,7 @@ class Connection(HttpToolsProtocol):
 
     def _start(self, answer: Answer, app: ASGI3Application) -> None:
         self._active = answer
-        if self._parsing == _BETWEEN:
+        if self._parsing == BETWEEN:
             self.deadline = NEVER
         self._start_asgi_task(answer, app)
 
@@ -447,7 +311,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, error: GatewayError, reason: str) -> None:
         """Answer with `error` and end the connection. If an earlier request is being answered, end after it instead."""
         self._door.note(reason)
-        is_body, self._parsing = self._parsing == _BODY, _DEAF
+        is_body, self._parsing = self._parsing == BODY, DEAF
         if not is_body:
             self._linger_bytes = _MAX_LINGER_BYTES // 16
         if self._active is not None and is_body and self.pipeline:
@@ -475,9 +339,9 @@ class Connection(HttpToolsProtocol):
         """Close once everything is written. Closing with unread input would send a reset, which may destroy our answer
         on its way, so further input is read and discarded for a moment."""
         self._set_ending()
-        if self._parsing == _BETWEEN or not self.transport.can_write_eof():
+        if self._parsing == BETWEEN or not self.transport.can_write_eof():
             return self.transport.close()
-        self._parsing = _DEAF
+        self._parsing = DEAF
         self.flow.resume_reading()
         self.transport.write_eof()
 
@@ -489,13 +353,6 @@ class Connection(HttpToolsProtocol):
         self._linger_bytes -= len(data)
         if self._linger_bytes < 0:
             self.cut()
-
-
-def _make_parser(connection: Connection) -> httptools.HttpRequestParser:
-    parser = httptools.HttpRequestParser(connection)
-    # Data after a request with `Connection: close` must not spoil that request's answer.
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser
 
 
 def connections_through(door: FrontDoor) -> Callable[..., Connection]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.http.answer import REQUEST_BODY
-from gateway.http.connection import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED, Connection
+from gateway.http.connection import MAX_PIPELINED, Connection
+from gateway.http.parsing import MAX_FIELDS, MAX_HEAD_BYTES
 from tests.support.front_doors import (
     DEADLINE_S,
     Client,
