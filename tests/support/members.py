@@ -52,6 +52,7 @@ async def serving_member(
     app.router.add_get("/load", load)
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", handler)
+    app.router.add_post("/v1/completions", handler)
     app.router.add_post("/v1/embeddings", handler)
     async with serving_app(app) as url:
         yield url

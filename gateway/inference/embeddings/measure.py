@@ -53,7 +53,7 @@ async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> 
         raise _too_long(f"at least {error.least_tokens}", window) from None
     if bundle is not None and max(counts) > window:
         raise _too_long(str(max(counts)), window)
-    if tier.context_tokens is not None and max(counts) > tier.context_tokens:
+    if bundle is not None and tier.context_tokens is not None and max(counts) > tier.context_tokens:
         raise beyond_quota("input", max(counts), tier)
     return Measured(
         # An upper bound must not refuse a text that may fit by the member's own tokenizer.
