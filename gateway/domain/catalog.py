@@ -30,6 +30,7 @@ from gateway.domain.sessions.terms import SessionTerms
 from gateway.domain.tenants.models import EndUser, Tenant
 from gateway.domain.tiers.models import Tier
 from gateway.http.errors import Forbidden
+from router.fleet import Pool
 from router.policy import OnSaturation
 
 if TYPE_CHECKING:
@@ -160,6 +161,10 @@ class Catalog:
 
     def guardrails_of(self, tenant_id: UUID) -> tuple[GuardrailTerms, ...]:
         return (*self.guardrails.get(None, ()), *self.guardrails.get(tenant_id, ()))
+
+    def declares(self, pool: Pool) -> bool:
+        model = self.models.get(pool.model_id)
+        return model is not None and model.pool == pool.name
 
     def adapter_of(self, tenant_id: UUID, name: str) -> AdapterTerms | None:
         """The tenant's own adapter of this name, else the public one."""

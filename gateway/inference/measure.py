@@ -219,11 +219,13 @@ def check_model(accepted: Accepted[Any], fleet: Fleet) -> None:
 def adapter_of(
     accepted: Accepted[GenerationRequest] | Accepted[EmbeddingsRequest], fleet: Fleet
 ) -> AdapterTerms | None:
-    """Models and pools take precedence over an adapter of the same name; `create_adapter` refuses such a name.
+    """A declared model or pool takes precedence over an adapter of the same name; `create_adapter` refuses such a name.
+    One that only a registered worker names takes no adapter's name away.
 
     Raises Unavailable for an adapter that no worker has checked yet, and InvalidRequest for one that fits no model."""
     model = accepted.request.model
-    if model == AUTO or fleet.pool_serving(model) is not None:
+    pool = fleet.pool_serving(model)
+    if model == AUTO or (pool is not None and accepted.catalog.declares(pool)):
         return None
     adapter = accepted.catalog.adapter_of(accepted.principal.tenant_id, model)
     if adapter is not None and not adapter.variants:

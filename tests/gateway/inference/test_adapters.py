@@ -1,16 +1,20 @@
 """An adapter goes to replicas that hold it, and its name at the workers stays there."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from aiohttp import web
+from redis import Redis
 
-from tests.support.gateways import Gateway, make_settings, running_gateway
+from protocol.load import WORKERS_KEY, Registration, seal
+from tests.support.gateways import Gateway, eventually, make_settings, running_gateway
 from tests.support.members import Handler, pools, serving_member
 from tests.support.valkey import ValkeyProcess
 
@@ -65,6 +69,23 @@ async def test_only_the_replica_that_holds_the_adapter_is_asked(tmp_path: Path, 
     members = [(must_not_be_asked, ()), (tell_model, (PRIVATE,))]
     async with gateway_before(tmp_path, valkey, *members) as gateway:
         assert (await ask(gateway)).status_code == 418
+
+
+async def test_a_worker_that_registers_a_model_by_an_adapters_name_does_not_get_its_requests(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    async with gateway_before(tmp_path, valkey, (tell_model, (PRIVATE,))) as gateway:
+        [member] = gateway.services.registry.fleet.pools["small"].members
+        assert member.load is not None
+        load = msgspec.structs.replace(member.load, worker_id="stranger", model="pirate", pool=None, adapters=())
+        told = Registration(url="http://127.0.0.1:9", sent_at_ms=time.time_ns() // 1_000_000, load=load)
+        with Redis.from_url(valkey.url) as redis:
+            redis.hset(WORKERS_KEY, "stranger", seal(told, worker_key="key-of-these-members"))
+            try:
+                await eventually(lambda: "pirate" in gateway.services.registry.fleet.pools)
+                assert (await ask(gateway)).status_code == 418
+            finally:
+                redis.hdel(WORKERS_KEY, "stranger")
 
 
 ERROR = {"message": "the store is away", "type": "overloaded_error", "param": None, "code": "adapter_unavailable"}
