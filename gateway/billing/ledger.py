@@ -19,7 +19,8 @@ from gateway.metering.windows import Window, day_and_month
 
 _NUM_READERS = 2
 _NICENESS = 10
-"""Of the threads that read outboxes, so that a long backlog takes a tenth of a busy core from requests, not half."""
+"""Of the threads that read outboxes, at least, so that a long backlog takes a tenth of a busy core from requests, not
+half."""
 
 
 class UsageLedger:
@@ -84,4 +85,6 @@ def _whose(tenant_id: UUID, scope: str) -> Whose:
 def _be_nice() -> None:
     """Give way to other threads. In Linux niceness is a property of a thread; elsewhere it would slow the process."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        thread = threading.get_native_id()
+        # Only the privileged may lower it again.
+        os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

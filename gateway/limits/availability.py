@@ -65,6 +65,11 @@ class Availability:
             self._go_away()
             self._on_trouble()
 
+    def note_forgotten(self) -> None:
+        """Redis answers, but lacks what it was told: it must be told again, as after being away."""
+        self._go_away()
+        self._on_trouble()
+
     def note_returned(self) -> None:
         """Redis has been told everything that was decided locally."""
         if self._num_lines == 0:

@@ -60,7 +60,7 @@ class Terms:
         parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *limits)
         self.group = Group(encode_parts(*parts), len(parts))
         """The batch command that `admit` and `close` are steps of."""
-        self._tell = _begin(TELL, keys, shared, more=6)
+        self._tell = _begin(TELL, keys, shared, more=7)
 
     def fits(self, admission: Admission) -> bool:
         mine = self.admission
@@ -74,10 +74,19 @@ class Terms:
         return True
 
     def tell(
-        self, request_id: str, tokens: int, cost_nanousd: int, *, age_s: float, is_live: bool, counting: Counting
+        self,
+        request_id: str,
+        tokens: int,
+        cost_nanousd: int,
+        *,
+        age_s: float,
+        ended_s: float | None,
+        counting: Counting,
     ) -> bytes:
+        """age_s, ended_s: how long ago it began and ended; None: it is under way."""
+        state, ended_us = ("live", 0) if ended_s is None else ("done", int(ended_s * 1e6))
         figures = encode_parts(request_id, tokens, cost_nanousd)
-        return self._tell + figures + encode_parts(int(age_s * 1e6), "live" if is_live else "done", counting)
+        return self._tell + figures + encode_parts(int(age_s * 1e6), state, counting, ended_us)
 
     def absorbs(self, other: "Terms") -> bool:
         """Whether both count on the same scopes, day and month."""
@@ -110,10 +119,14 @@ def show(admission: Admission, *, window_us: int) -> bytes:
     return encode("EVALSHA", SHOW, len(keys), *keys, window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}")
 
 
-def raise_to(tenant_id: UUID, scope_name: str, day: datetime, *, tokens: int, cost_nanousd: int) -> bytes:
-    """Count at least `tokens` for the scope's day, and `cost_nanousd` for its month."""
+def raise_to(
+    tenant_id: UUID, scope_name: str, day: datetime, *, tokens: int, cost_nanousd: int, age_s: float, is_trial: bool
+) -> bytes:
+    """Count at least `tokens` for the scope's day, and `cost_nanousd` for its month. age_s: how long ago these were
+    read. is_trial: only say how much is missing."""
     key = scope_key(tenant_id, key_part(scope_name))
-    return encode("EVALSHA", RAISE, 1, key, f"{day:%Y%m%d}", tokens, f"{day:%Y%m}", cost_nanousd)
+    figures = f"{day:%Y%m%d}", tokens, f"{day:%Y%m}", cost_nanousd
+    return encode("EVALSHA", RAISE, 1, key, *figures, int(age_s * 1e6), "trial" if is_trial else "raise")
 
 
 def release(

@@ -9,7 +9,7 @@ minute later Redis's are raised to these.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from random import random
@@ -19,8 +19,9 @@ from uuid import UUID
 from gateway.clock import utc_now
 from gateway.limits.commands import raise_to
 from gateway.limits.ledger import LedgerAway, Readings
-from gateway.limits.local import LocalLimiter
+from gateway.limits.local import Account, LocalLimiter
 from gateway.redis_client import AWAY
+from gateway.redis_client.line import is_our_fault
 from gateway.redis_client.pipeline import Pipeline
 
 _log = logging.getLogger(__name__)
@@ -31,17 +32,31 @@ SETTLED_S = 60.0
 first set off against what was raised."""
 
 
+_RAISED = "Redis had counted %d tokens and %d nano-dollars too few for %s of %s"
+
+
 class Look(NamedTuple):
     tenant_id: UUID
     scope: str
+    account: Account
     now: datetime
     tokens_today: int
     spent_this_month: int
+    read_at: float
+
+    def at_most(self, other: "Look") -> "Look":
+        return self._replace(
+            tokens_today=min(self.tokens_today, other.tokens_today),
+            spent_this_month=min(self.spent_this_month, other.spent_this_month),
+        )
 
 
 class LedgerFloor:
-    def __init__(self, redis: Pipeline, local: LocalLimiter, readings: Readings) -> None:
+    def __init__(
+        self, redis: Pipeline, local: LocalLimiter, readings: Readings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._redis = redis
+        self._clock = clock
         self._local = local
         self._readings = readings
         self._doubt = asyncio.Event()
@@ -67,32 +82,63 @@ class LedgerFloor:
         gateway takes its share at random. One at a time, so that requests do not wait behind a crowd of questions."""
         looks = []
         for tenant_id, scope, account in self._local.periods():
-            is_due = account.looked_at_tokens != account.closed_tokens and random() * self._local.num_gateways < 1
+            closed = account.closed_tokens, account.closed_nanousd
+            is_due = account.looked_at != closed and random() * self._local.num_gateways < 1
             if is_in_doubt or is_due:
-                account.looked_at_tokens = account.closed_tokens
-                with suppress(LedgerAway):
-                    reading = await self._readings.get_fresh(tenant_id, scope, account, now)
-                    looks.append(Look(tenant_id, scope, now, reading.tokens_today, reading.spent_this_month))
+                look = await self._look_at(tenant_id, scope, account, now)
+                if look is not None:
+                    account.looked_at = closed
+                    looks.append(look)
+                elif is_in_doubt:
+                    self.doubt()
         return looks
 
+    async def _look_at(self, tenant_id: UUID, scope: str, account: Account, now: datetime) -> Look | None:
+        """None if the ledger cannot be read."""
+        read_at = self._clock()
+        try:
+            reading = await self._readings.get_fresh(tenant_id, scope, account, now)
+        except LedgerAway:
+            return None
+        except Exception:
+            _log.exception("cannot compare %s of %s with the ledger", scope, tenant_id)
+            return None
+        return Look(tenant_id, scope, account, now, reading.tokens_today, reading.spent_this_month, read_at)
+
     async def hold(self, looks: Sequence[Look]) -> None:
-        """Raise Redis's figures to those of `looks`, which must be SETTLED_S old."""
+        """Raise Redis's figures to those of `looks`, which must be SETTLED_S old.
+
+        The ledger may have counted events twice that were on their way into ClickHouse. So where Redis seems to lack
+        usage the ledger is read once more, and the lesser figures hold: what was on its way has arrived by now."""
         for look in looks:
-            command = raise_to(
-                look.tenant_id, look.scope, look.now, tokens=look.tokens_today, cost_nanousd=look.spent_this_month
-            )
             try:
-                reply = await self._redis.send(command, order=look.tenant_id.int & 0xFF).future
-            except AWAY:
-                # On the way back everything is in doubt, and looked at again.
+                if any(await self._raise(look, is_trial=True)):
+                    again = await self._look_at(look.tenant_id, look.scope, look.account, look.now)
+                    if again is None:
+                        self.doubt()
+                        continue
+                    tokens, nanousd = await self._raise(look.at_most(again), is_trial=False)
+                    if tokens or nanousd:
+                        _log.warning(_RAISED, tokens, nanousd, look.scope, look.tenant_id)
+            except AWAY as error:
+                if is_our_fault(error):
+                    _log.error("cannot compare %s of %s with the ledger: %s", look.scope, look.tenant_id, error)
+                    continue
+                self.doubt()
                 return
-            assert isinstance(reply, bytes)
-            tokens, nanousd = map(int, reply.split())
-            if tokens or nanousd:
-                _log.warning(
-                    "Redis had counted %d tokens and %d nano-dollars too few for %s of %s",
-                    tokens,
-                    nanousd,
-                    look.scope,
-                    look.tenant_id,
-                )
+
+    async def _raise(self, look: Look, *, is_trial: bool) -> tuple[int, int]:
+        """The tokens and the cost that Redis lacked. Raises one of AWAY."""
+        command = raise_to(
+            look.tenant_id,
+            look.scope,
+            look.now,
+            tokens=look.tokens_today,
+            cost_nanousd=look.spent_this_month,
+            age_s=self._clock() - look.read_at,
+            is_trial=is_trial,
+        )
+        reply = await self._redis.send(command, order=look.tenant_id.int & 0xFF).future
+        assert isinstance(reply, bytes)
+        tokens, nanousd = map(int, reply.split())
+        return tokens, nanousd

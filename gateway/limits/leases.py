@@ -48,6 +48,7 @@ class LeaseKeeper:
         """Send the heartbeat, learn how many gateways share the limits, and sweep those that are dead."""
         beat = await self._presence.beat()
         self._limiter.local.num_gateways = max(1, beat.num_alive)
+        await self._limiter.check_memory()
         if not beat.was_alive:
             self._limiter.tell_anew()
         if self._presence.can_judge:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -45,6 +45,8 @@ class _Shelf:
 
     reader: asyncio.Task[Reading] | None = None
     reading: Reading | None = None
+    account: Account | None = None
+    """The account whose closed sums are in the reading."""
     read_at: float = float("-inf")
     failed_at: float = float("-inf")
 
@@ -63,7 +65,7 @@ class Readings:
         """A reading no older than FRESH_S or, if the ledger takes longer than `patience_s`, the last one of this day,
         up to STALE_S old. Raises LedgerAway if there is none either."""
         shelf = self._shelf((tenant_id, scope, now.toordinal()))
-        fresh = self._kept(shelf, FRESH_S)
+        fresh = self._kept(shelf, account, FRESH_S)
         if fresh is not None:
             return fresh
         stale = self._at_hand(shelf, account, now)
@@ -81,7 +83,7 @@ class Readings:
         """A reading no older than FRESH_S, for counters that later requests build upon. Raises LedgerAway, unless
         `is_patient` also if the ledger takes longer than SOON_S while there is something for `get`."""
         shelf = self._shelf((tenant_id, scope, now.toordinal()))
-        fresh = self._kept(shelf, FRESH_S)
+        fresh = self._kept(shelf, account, FRESH_S)
         if fresh is not None:
             return fresh
         is_hurried = not is_patient and self._at_hand(shelf, account, now) is not None
@@ -113,7 +115,7 @@ class Readings:
             shelf.failed_at = self._clock()
             raise
         shelf.reading = Reading(used.tokens_today, used.spent_this_month, closed_tokens, closed_nanousd)
-        shelf.read_at = began_at
+        shelf.account, shelf.read_at = account, began_at
         return shelf.reading
 
     def _at_hand(self, shelf: _Shelf, account: Account, now: datetime) -> Reading | None:
@@ -121,10 +123,14 @@ class Readings:
         told = account.told
         if told and told.day == now.toordinal() and self._clock() - told.at < STALE_S and told.at >= shelf.read_at:
             return told.reading
-        return self._kept(shelf, STALE_S)
+        return self._kept(shelf, account, STALE_S)
 
-    def _kept(self, shelf: _Shelf, max_age_s: float) -> Reading | None:
-        return shelf.reading if self._clock() - shelf.read_at < max_age_s else None
+    def _kept(self, shelf: _Shelf, account: Account, max_age_s: float) -> Reading | None:
+        reading = shelf.reading
+        if reading is None or self._clock() - shelf.read_at >= max_age_s:
+            return None
+        # The account was dropped, and this one has counted from zero since.
+        return reading if shelf.account is account else replace(reading, closed_tokens=0, closed_nanousd=0)
 
     def _shelf(self, key: tuple[UUID, str, int]) -> _Shelf:
         shelf = self._shelves.setdefault(key, _Shelf())

@@ -72,9 +72,15 @@ class Limiter:
         self.presence = Presence(redis, incarnation=incarnation, lease_s=lease_s, clock=clock)
         self.settlements = Settlements(self._send_settlement, is_open=lambda: not availability.is_away)
         self._telling = Telling(redis, self.local, self.presence, self.settlements, clock=clock)
-        self.floor = LedgerFloor(redis, self.local, self._readings)
+        self.floor = LedgerFloor(redis, self.local, self._readings, clock=clock)
         self.num_decided_here = 0
         """How many requests this gateway decided without Redis."""
+
+    async def check_memory(self) -> None:
+        """Decide here until Redis has been told everything again, if it has lost its data without having been away: an
+        empty one took its place while connections moved one by one. Raises one of AWAY."""
+        if await self._telling.is_forgotten():
+            self._availability.note_forgotten()
 
     @property
     def is_local(self) -> bool:
@@ -220,7 +226,7 @@ class Limiter:
             self.local.leave(entry)
             scope = entry.admission.scopes()[int(number) - 1]
             raise refuse(entry.admission, scope, standing, verdict.decode(), retry_after_s=int(retry_us) / 1e6)
-        entry.is_known = True
+        self.local.note_known(entry)
         account = entry.accounts[-1]
         if entry.terms.has_periods and entry.at - account.asked_at >= ASK_USAGE_S:
             account.asked_at = entry.at
@@ -231,7 +237,7 @@ class Limiter:
         """Ask for the usage of day and month, so that there is something to decide by when Redis goes away."""
         command = show(entry.admission, window_us=int(self._window_s * 1e6))
         sums = [
-            (account.live_tokens, account.live_nanousd, account.closed_tokens, account.closed_nanousd)
+            (account.known_tokens, account.known_nanousd, account.closed_tokens, account.closed_nanousd)
             for account in entry.accounts
         ]
         try:
@@ -288,7 +294,7 @@ class Limiter:
     def _learn(self, entry: Entry, outcome: Reply | RedisError) -> None:
         """Take the late answer to a request that was admitted here meanwhile."""
         if isinstance(outcome, bytes) and outcome.startswith(b"ok"):
-            entry.is_known = True
+            self.local.note_known(entry)
             self.local.untold.pop(entry.admission.request_id, None)
 
     async def _read(self, admission: Admission, get: Callable[..., Awaitable[Reading]]) -> dict[str, Reading]:

@@ -56,6 +56,9 @@ class Account:
     num_live: int = 0
     live_tokens: int = 0
     live_nanousd: int = 0
+    known_tokens: int = 0
+    """Of the live ones, those that Redis has confirmed."""
+    known_nanousd: int = 0
     closed_tokens: int = 0
     """Sum over all requests that ever ended here, so that the usage since a ledger reading can be computed."""
     closed_nanousd: int = 0
@@ -64,8 +67,8 @@ class Account:
     """When Redis was last asked for the usage of the scope's day and month."""
     told: "Told | None" = None
     """Its last answer."""
-    looked_at_tokens: int = 0
-    """`closed_tokens` when the ledger was last compared with Redis."""
+    looked_at: tuple[int, int] = (0, 0)
+    """The closed sums when the ledger was last compared with Redis."""
     registration: int = -1
     """The number of this gateway's registration under which Redis was told that it serves the tenant."""
 
@@ -144,6 +147,15 @@ class LocalLimiter:
                 account.tokens -= entry.tokens
         entry.is_void = True
 
+    def note_known(self, entry: Entry, *, is_known: bool = True) -> None:
+        """Redis holds the request, or may not hold it any longer."""
+        if entry.is_live and entry.is_known is not is_known:
+            sign = 1 if is_known else -1
+            for account in entry.accounts:
+                account.known_tokens += sign * entry.tokens
+                account.known_nanousd += sign * entry.cost_nanousd
+        entry.is_known = is_known
+
     def close(self, entry: Entry, tokens: int, cost_nanousd: int) -> bool:
         """End the request with its actual figures. Returns False, and changes nothing, if it has ended before."""
         if not entry.is_live:
@@ -178,9 +190,10 @@ class LocalLimiter:
     def forget_memory_of_redis(self) -> Iterator[Entry]:
         """Redis has lost everything and must be told again: marks requests under way as untold, and yields recently
         ended ones."""
-        for entry in self.live.values():
-            entry.is_known = False
-            self.untold[entry.admission.request_id] = entry
+        for request_id, entry in self.live.items():
+            if entry.is_known:
+                self.note_known(entry, is_known=False)
+                self.untold[request_id] = entry
         for (_, name), account in self._accounts.items():
             if name == TENANT:
                 for entry in account.entries:
@@ -265,6 +278,9 @@ class LocalLimiter:
             account.num_live -= 1
             account.live_tokens -= entry.tokens
             account.live_nanousd -= entry.cost_nanousd
+            if entry.is_known:
+                account.known_tokens -= entry.tokens
+                account.known_nanousd -= entry.cost_nanousd
         self.live.pop(entry.admission.request_id, None)
         self.untold.pop(entry.admission.request_id, None)
 

@@ -1,6 +1,7 @@
 -- Raise what is counted for a scope's day and month to the ledger's figures, where it is less.
 -- KEYS 1 scope
--- ARGV 1 day  2 its tokens  3 month  4 its cost
+-- ARGV 1 day  2 its tokens  3 month  4 its cost  5 the time since the ledger was read (us)  6 'raise', or 'trial' to
+--      change nothing
 -- Answer: the tokens and the cost that were missing, separated by a space.
 local fields = {'day:' .. ARGV[1], 'month:' .. ARGV[3]}
 local scope = open_scope(KEYS[1], 0, fields[1], fields[2])
@@ -9,10 +10,10 @@ for i, field in ipairs(fields) do
   local period = scope.periods[field]
   -- A figure that was never read is not raised: the next admission reads it.
   if period[2] >= 0 then missing[i] = not_negative(tonumber(ARGV[2 * i]) - period[1] - period[2]) end
-  if missing[i] > 0 then
+  if missing[i] > 0 and ARGV[6] == 'raise' then
     period[2] = period[2] + missing[i]
     scope.new_periods[field], scope.is_changed = period, true
-    redis.call('HSET', scope.key, 'raised:' .. field, string.format('%.0f', raised_by(scope, field) + missing[i]))
+    save_raised(scope, field, raised_by(scope, field) + missing[i], now_us() - tonumber(ARGV[5]))
   end
 end
 save(scope)

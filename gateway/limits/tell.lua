@@ -4,6 +4,7 @@
 -- ARGV 1 window_us  2 day  3 month  4 the record's scopes  5 request id  6 tokens  7 cost  8 age_us
 --      9 'live' (under way; figures are reserved) or 'done' (figures are actual)
 --      10 count it on day and month: 'always', 'seeded' (only where the ledger was read before), or 'never'
+--      11 the time since it ended (us), for 'seeded'
 local held, window_us, day, month = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local id, tokens, cost, age_us = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local day_field, month_field = 'day:' .. day, 'month:' .. month
@@ -40,7 +41,7 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
     if periods == 'always' then
       add_to_period(scope, field, amount)
     elseif periods == 'seeded' and scope.periods[field][2] >= 0 then
-      add_late(scope, field, amount)
+      add_late(scope, field, amount, now - tonumber(ARGV[11]))
     end
   end
   if flags % 2 == 1 then add(day_field, tokens) end

@@ -55,11 +55,12 @@ class Telling:
 
     def doubt(self) -> None:
         """Mark all requests under way as untold, because other gateways may have taken this one for dead and given them
-        back."""
+        back. A request that Redis is being asked for is none yet: told as well, it would stand in its own way."""
         self.forget_registrations()
         for request_id, entry in self._local.live.items():
-            entry.is_known = False
-            self._local.untold[request_id] = entry
+            if entry.is_known:
+                self._local.note_known(entry, is_known=False)
+                self._local.untold[request_id] = entry
 
     def tell(self, entry: Entry) -> Call:
         """Raises Lost."""
@@ -70,7 +71,7 @@ class Telling:
             entry.tokens,
             entry.cost_nanousd,
             age_s=max(0.0, now - entry.at),
-            is_live=entry.is_live,
+            ended_s=None if entry.is_live else max(0.0, now - entry.closed_at),
             counting=self._counting(entry, now),
         )
         return self._redis.send(command, order=entry.accounts[0].order)
@@ -98,6 +99,10 @@ class Telling:
         if not beat.was_alive:
             self.doubt()
             await self.tell_untold()
+
+    async def is_forgotten(self) -> bool:
+        """Whether Redis has lost what this gateway once told it. Raises one of AWAY."""
+        return self._generation is not None and await self._presence.generation() != self._generation
 
     async def _tell_everything(self) -> None:
         await self.tell_untold()
@@ -138,7 +143,7 @@ class Telling:
             _log.error("Redis does not take the request %s: %s", request_id, error)
         elif done.cancelled() or error is not None:
             return
-        entry.is_known = error is None
+        self._local.note_known(entry, is_known=error is None)
         if self._local.untold.get(request_id) is entry:
             del self._local.untold[request_id]
 

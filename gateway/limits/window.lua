@@ -9,7 +9,8 @@
 --               as a whole, when its last entry does, so no window admits too much; this is at most one width late.
 --   day:D       counted: tokens counted here, including reservations; seed: the ledger's figure when it was read
 --   month:M     (-1: never read; zero must not be assumed then). The month has the same for cost.
---   raised:...  by how much `raise` raised a day's or month's figure, less what `tell` has accounted for since
+--   raised:...  by how much `raise` raised a day's or month's figure, less what `tell` has accounted for since, and when
+--               the ledger was read for it
 -- The requests that a gateway's incarnation holds for a tenant are one hash, request id -> record:
 --   'live slot tokens cost day month scope=flags ...'   reserved; flags: 1 counted on the day, 2 on the month
 --   'swept ...'                                          the same, released because its gateway seemed dead
@@ -149,16 +150,23 @@ local function add_to_period(scope, name, amount)
   scope.new_periods[name], scope.is_changed = period, true
 end
 
--- By how much the period's figure was raised to the ledger's for requests that have not been told since.
+-- By how much the period's figure was raised to the ledger's for requests that have not been told since, and the time of
+-- the last reading.
 local function raised_by(scope, name)
-  return tonumber(redis.call('HGET', scope.key, 'raised:' .. name) or 0)
+  local by, read_at = string.match(redis.call('HGET', scope.key, 'raised:' .. name) or '', '^(%d+) (%d+)$')
+  return tonumber(by or 0), tonumber(read_at or 0)
 end
 
--- Add the usage of a request that ended long ago, and for which the figure may have been raised already.
-local function add_late(scope, name, amount)
-  local raised = raised_by(scope, name)
-  local covered = math.min(raised, amount)
-  if covered > 0 then redis.call('HSET', scope.key, 'raised:' .. name, string.format('%.0f', raised - covered)) end
+local function save_raised(scope, name, by, read_at)
+  redis.call('HSET', scope.key, 'raised:' .. name, string.format('%.0f %.0f', by, read_at))
+end
+
+-- Add the usage of a request that ended long ago. If the ledger was read after that, the figure may have been raised for
+-- it already.
+local function add_late(scope, name, amount, ended_at)
+  local raised, read_at = raised_by(scope, name)
+  local covered = ended_at <= read_at and math.min(raised, amount) or 0
+  if covered > 0 then save_raised(scope, name, raised - covered, read_at) end
   add_to_period(scope, name, amount - covered)
 end
 

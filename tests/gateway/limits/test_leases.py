@@ -155,7 +155,7 @@ async def test_a_settled_request_is_not_brought_back_to_life(own_valkey: ValkeyP
         entry = reservation.entry
         # As after being taken for dead: this is on its way when the request ends, and may arrive before or after that.
         entry.is_known = False
-        renewal = entry.terms.tell(entry.admission.request_id, 1, 0, age_s=0, is_live=True, counting="always")
+        renewal = entry.terms.tell(entry.admission.request_id, 1, 0, age_s=0, ended_s=None, counting="always")
         before = limiter.redis.send(renewal, order=entry.accounts[0].order)
         await limiter.settle(reservation, tokens=1, cost_nanousd=0)
         after = limiter.redis.send(renewal, order=entry.accounts[0].order)
