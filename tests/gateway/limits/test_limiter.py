@@ -161,6 +161,35 @@ async def test_a_refund_leaves_nothing_behind(valkey: ValkeyProcess) -> None:
             await limiter.settlements.drain_once()
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("requests_per_minute", 1),
+        ("tokens_per_minute", 5),
+        ("concurrency", 1),
+        ("tokens_per_day", 5),
+        ("budget_nanousd_per_month", 9),
+    ],
+)
+async def test_a_refusal_by_redis_leaves_nothing_counted_here(valkey: ValkeyProcess, limit: str, value: int) -> None:
+    """Or else the gateway would have too little left once it decides alone."""
+    tenant_id, tier = uuid4(), make_tier(**{limit: value})
+    key = LimitScope("key:k1", ScopeLimits(concurrency=100))
+    async with open_limiter(valkey.url) as limiter:
+        admitted = await limiter.admit(admission(tenant_id, tier, key, tokens=3, cost_nanousd=5))
+        refused = admission(tenant_id, tier, key, tokens=3, cost_nanousd=5)
+        with pytest.raises(LimitReached):
+            await limiter.admit(refused)
+        assert limiter.num_decided_here == 0
+        counted = [
+            (each.num_requests, each.tokens, each.num_live, each.live_tokens, each.live_nanousd)
+            for each in limiter.local.accounts_of(refused)
+        ]
+        assert counted == [(1, 3, 1, 3, 5)] * 2
+        assert list(limiter.local.live) == [admitted.admission.request_id]
+        assert not limiter.local.untold
+
+
 @pytest.mark.parametrize("limit", ["tokens_per_day", "budget_nanousd_per_month"])
 async def test_a_counter_that_redis_lost_is_loaded_from_the_ledger_once(valkey: ValkeyProcess, limit: str) -> None:
     tenant_id, tier = uuid4(), make_tier(**{limit: 100})
