@@ -11,11 +11,13 @@ from contextlib import AsyncExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
 from gateway.metering.backlog import CACHE_S, Backlog, read_waiting
 from gateway.metering.consumer import Consumer
+from gateway.metering.consumer_metrics import ConsumerMetrics
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
 from gateway.metering.outbox import Outbox
@@ -26,8 +28,10 @@ from gateway.metering.store import EVENT_FIELDS, UsageStore
 from protocol.usage import PriceLine, StepsMs, UsageEvent
 from tests.support.clickhouse import start_clickhouse, url_at
 from tests.support.events import make_event
+from tests.support.gateways import make_settings, running_gateway
 from tests.support.platform import clean_environment
 from tests.support.ports import free_port
+from tests.support.valkey import ValkeyProcess
 
 DEADLINE_S = 30
 
@@ -222,6 +226,24 @@ async def test_rows_that_clickhouse_itself_refuses_are_set_aside_and_the_rest_pa
     assert sorted(refused) == ["r00", "r07", "r08", "r29"]
     assert all("few" in reason for reason in refused.values())
     assert read_waiting(tmp_path).num_refused == 4
+
+
+async def test_rows_that_clickhouse_refuses_are_shown_in_the_metrics_of_consumer_and_gateway(
+    tmp_path: Path, store: UsageStore, clickhouse_url: str, valkey: ValkeyProcess
+) -> None:
+    refuse_many_tokens(clickhouse_url)
+    settings = make_settings(tmp_path, valkey.url)
+    numbers = (5, 5000, -1, 5, 6000)
+    await close_events(settings.data_dir, *(make_event(f"r{i}", prompt_tokens=n) for i, n in enumerate(numbers)))
+    metrics = ConsumerMetrics(Rounds("ClickHouse"))
+    Consumer(settings.data_dir, store, on_landed=metrics.count).ship()
+    refused = "tiergate_consumer_dead_letters_total"
+    assert metrics.registry.get_sample_value(refused, {"reason": "refused_by_clickhouse"}) == 2
+    assert metrics.registry.get_sample_value(refused, {"reason": "out_of_range"}) == 1
+    assert metrics.registry.get_sample_value("tiergate_consumer_events_total") == 2
+    async with running_gateway(settings) as gateway, httpx.AsyncClient(base_url=gateway.origin) as client:
+        shown = (await client.get("/metrics")).text.splitlines()
+    assert "tiergate_usage_refused_rows 3.0" in shown
 
 
 async def test_a_refused_row_without_proof_waits_and_holds_nobody_else_up(
