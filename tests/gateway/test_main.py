@@ -1,6 +1,7 @@
 """The process: what stops its start is one line and code 2; SIGTERM ends it with 0."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -14,8 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.exactly_once.member import answer
 from gateway.main import end_tasks
+from tests.support.gateway_processes import serving, stream
 from tests.support.gateways import ADMIN_KEY, copy_database
+from tests.support.members import serving_member
 from tests.support.ports import free_port
 from tests.support.valkey import ValkeyProcess
 
@@ -111,6 +115,34 @@ def answers(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+DYING = """
+from gateway.metering.journal import Journal
+from tiergate.main import main
+
+def die(*_):
+    raise RuntimeError("nothing writes any more")
+
+Journal.write = die
+main()
+"""
+
+
+async def test_an_outbox_without_its_writer_ends_the_process_with_1(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    """And says why, instead of answering on without billing."""
+    async with (
+        serving_member(answer) as member_url,
+        serving(
+            tmp_path, valkey.url, num_processes=1, member_url=member_url, program=("-c", DYING), TIERGATE_DRAIN_S="1"
+        ) as processes,
+    ):
+        key = await processes.make_key()
+        with contextlib.suppress(httpx.TransportError):
+            assert [event async for event in stream(processes, key)]
+        assert await processes.end() == 1
+        log = processes.log
+        assert "the gateway ends because a part of it failed" in log and "RuntimeError: nothing writes any more" in log
 
 
 async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again() -> None:

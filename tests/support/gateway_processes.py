@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.support.ports import free_port
 from tests.support.processes import is_alive
 
 DEADLINE_S = 60.0
+PROGRAM = ("-m", "tiergate")
 CONFIG = """
 [pools.small]
 model = "m"
@@ -87,7 +88,9 @@ class Processes:
 
 
 @asynccontextmanager
-async def started(folder: Path, redis_url: str, *arguments: str, **variables: str) -> AsyncIterator[Processes]:
+async def started(
+    folder: Path, redis_url: str, *arguments: str, program: Sequence[str] = PROGRAM, **variables: str
+) -> AsyncIterator[Processes]:
     """Starts the gateway. If it still runs at the end it is killed, and its children die with it."""
     port = free_port()
     given = {
@@ -98,7 +101,7 @@ async def started(folder: Path, redis_url: str, *arguments: str, **variables: st
         "TIERGATE_PORT": str(port),
         "TIERGATE_REDIS_DEADLINE_MS": "5000",
     }
-    command = [sys.executable, "-m", "tiergate", "gateway", *arguments]
+    command = [sys.executable, *program, "gateway", *arguments]
     with (folder / "log").open("wb") as log:
         parent = await asyncio.create_subprocess_exec(
             *command, env=clean_environment() | given | variables, cwd=folder, stdout=log, stderr=log
@@ -113,14 +116,21 @@ async def started(folder: Path, redis_url: str, *arguments: str, **variables: st
 
 @asynccontextmanager
 async def serving(
-    folder: Path, redis_url: str, *, num_processes: int, member_url: str = "", **variables: str
+    folder: Path,
+    redis_url: str,
+    *,
+    num_processes: int,
+    member_url: str = "",
+    program: Sequence[str] = PROGRAM,
+    **variables: str,
 ) -> AsyncIterator[Processes]:
     """Starts the gateway, and waits until all its processes serve."""
     (folder / "data").mkdir()
     await asyncio.to_thread(copy_database, folder / "data" / "tiergate.db")
     if member_url:
         (folder / "tiergate.toml").write_text(CONFIG.format(member_url=member_url))
-    async with started(folder, redis_url, f"--processes={num_processes}", **variables) as processes:
+    arguments = f"--processes={num_processes}"
+    async with started(folder, redis_url, arguments, program=program, **variables) as processes:
         await processes.until_accepting()
         await processes.until_all_serve(num_processes)
         yield processes
