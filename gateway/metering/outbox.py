@@ -141,7 +141,7 @@ class Outbox:
         self._note_aging()
         self._batch.admissions += self._admissions.take()
         await self._until_written()
-        if self._batch:
+        if self._batch and not self._died.done():
             self._hand_over()
         await self._until_written()
         self._handed_over.put(None)
@@ -272,14 +272,17 @@ class Outbox:
                 try:
                     if not batch:
                         self._journal.probe()
-                    closed = [event for _, event in batch.closed]
-                    self._journal.write(batch.opened, batch.progress, closed, batch.forgotten, batch.admissions)
+                    self._write(batch)
                 except sqlite3.Error as error:
                     self._loop.call_soon_threadsafe(self._keep, batch, str(error))
                 else:
                     self._loop.call_soon_threadsafe(self._settle, batch)
         except BaseException as error:
             self._loop.call_soon_threadsafe(self._die, error)
+
+    def _write(self, batch: _Batch) -> None:
+        closed = [event for _, event in batch.closed]
+        self._journal.write(batch.opened, batch.progress, closed, batch.forgotten, batch.admissions)
 
     def _settle(self, batch: _Batch) -> None:
         self._in_hand = self._failure = None
@@ -318,15 +321,21 @@ class Outbox:
     def _retry(self) -> None:
         """Retry even with nothing to write: while the disk has failed no request begins, so nothing else would trigger
         a write."""
-        if self._in_hand is None:
+        if self._in_hand is None and not self._died.done():
             self._hand_over()
 
     def _die(self, error: BaseException) -> None:
         self._died.set_exception(error)
         self._died.exception()
-        self._written.set()
+        self._keep(self._in_hand or _Batch(), f"its writer ended: {error!r}")
 
     def _finish(self) -> None:
+        if self._died.done():
+            try:
+                self._write(self._batch)
+                self._batch = _Batch()
+            except Exception as error:
+                _log.error("the rest of the outbox cannot be written either: %r", error)
         for _, event in self._batch.closed:
             # The last resort for a disk that never came back: the log.
             _log.critical("a usage event could not be written: %s", event.decode())

@@ -148,6 +148,35 @@ async def test_a_writer_that_dies_ends_what_runs_beside_the_server(tmp_path: Pat
         outbox._journal = Journal.open(tmp_path / "outbox" / "one")
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_what_a_dead_writer_leaves_is_written_at_the_end_or_at_least_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_over: bool
+) -> None:
+    """is_over: the journal can be written again."""
+
+    def die(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        async with Outbox(tmp_path, "one") as outbox:
+            patched.setattr(Journal, "write", die)
+            refused = outbox.close(make_event("r1"))
+            async with asyncio.timeout(DEADLINE_S):
+                with pytest.raises(MemoryError):
+                    await outbox.keep_forever()
+            with pytest.raises(OutboxFailed):
+                await refused
+            outbox.close(make_event("r2"))
+            await asyncio.sleep(0)
+            if is_over:
+                patched.undo()
+    if is_over:
+        assert [event.request_id for event in closed_events(tmp_path)] == ["r1", "r2"]
+    else:
+        told = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
+        assert len(told) == 2 and "r1" in told[0] and "r2" in told[1]
+
+
 async def test_a_request_that_ends_at_once_is_never_noted_as_under_way(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
         request = OpenEvent(make_event("r1"))
