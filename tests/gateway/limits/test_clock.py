@@ -1,12 +1,16 @@
 """The window when Valkey's clock is set back, which is the same as a window whose times lie ahead."""
 
+import asyncio
 import struct
+import time
 from uuid import UUID, uuid4
 
 import pytest
 from redis import Redis
 
 from gateway.http.errors import LimitReached
+from gateway.limits.leases import LeaseKeeper
+from gateway.limits.presence import BEATS_KEY
 from tests.support.limiters import admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
@@ -62,3 +66,21 @@ async def test_what_passed_before_a_clock_was_set_back_counts_for_one_more_windo
         buckets = [struct.unpack("<ddd", value) for value in packed.values()]
         assert state[:3] == (5, 50, 0)
         assert (sum(bucket[0] for bucket in buckets), sum(bucket[1] for bucket in buckets)) == (5, 50)
+
+
+async def test_a_heartbeat_that_lies_ahead_keeps_no_dead_gateway_alive(own_valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(concurrency=1)
+    async with open_limiter(own_valkey.url, incarnation="dead", lease_s=0.5) as dead:
+        await LeaseKeeper(dead, data_dir=own_valkey.folder).beat()
+        await dead.admit(admission(tenant_id, tier))
+    with Redis.from_url(own_valkey.url) as redis:
+        redis.zadd(BEATS_KEY, {"dead": time.time() * 1e6 + HOUR_US})
+    async with open_limiter(own_valkey.url, incarnation="alive", lease_s=0.5) as limiter, asyncio.timeout(20):
+        keeper = LeaseKeeper(limiter, data_dir=own_valkey.folder)
+        while True:
+            await keeper.beat()
+            try:
+                await limiter.admit(admission(tenant_id, tier))
+                break
+            except LimitReached:
+                await asyncio.sleep(0.05)

@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID, uuid4
 
 import pytest
 from redis import Redis
 
 from gateway.http.errors import LimitReached
-from gateway.limits.ledger import FRESH_S
+from gateway.limits.ledger import FRESH_S, Used
 from gateway.limits.limiter import Limiter
 from gateway.limits.local import NEW_IN_LEDGER_S
 from gateway.limits.reservation import has_periods
@@ -126,3 +127,56 @@ async def test_only_scopes_that_have_changed_are_looked_at_again(valkey: ValkeyP
         ledger.is_away = True
         clock.by_s += FRESH_S
         assert await limiter.floor.look(NOW, is_in_doubt=True) == []
+
+
+async def test_a_raise_covers_nothing_that_ended_after_the_ledger_was_read(valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=1, cost_nanousd=1)
+        ledger.tokens, ledger.nanousd = 401, 41
+        await compare(limiter, clock)
+        assert await counted(limiter, tenant_id) == (401, 41)
+        later = limiter.local.enter(admission(tenant_id, TIER, tokens=200, cost_nanousd=20))
+        request_id = later.admission.request_id
+        tell = later.terms.tell(request_id, 200, 20, age_s=0, ended_s=0, counting="seeded")
+        await limiter.redis.send(tell, order=later.accounts[0].order).future
+        assert await counted(limiter, tenant_id) == (601, 61)
+
+
+async def test_events_that_were_counted_twice_on_their_way_raise_nothing(valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=300, cost_nanousd=30)
+        ledger.tokens, ledger.nanousd = 600, 60
+        clock.by_s += FRESH_S
+        looks = await limiter.floor.look(NOW, is_in_doubt=True)
+        ledger.tokens, ledger.nanousd = 300, 30
+        clock.by_s += FRESH_S
+        await limiter.floor.hold(looks)
+        assert await counted(limiter, tenant_id) == (300, 30)
+
+
+async def test_what_cannot_be_read_stays_in_doubt_and_keeps_nobody_else(valkey: ValkeyProcess) -> None:
+    class Odd(KnownLedger):
+        async def used(self, tenant_id: UUID, scope: str, now: datetime) -> Used:
+            if tenant_id == broken and self.is_away:
+                raise RuntimeError("a thread cannot be started")
+            return await super().used(tenant_id, scope, now) if tenant_id != broken else Used(300, 30)
+
+    ledger, clock, tenant_id, broken = Odd(), Later(), uuid4(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        for each in (broken, tenant_id):
+            await spend(limiter, each, tokens=1, cost_nanousd=1)
+        ledger.is_away = True
+        clock.by_s += FRESH_S
+        limiter.local.num_gateways = 1
+        assert await limiter.floor.look(NOW, is_in_doubt=False) == []
+        ledger.is_away, ledger.tokens, ledger.nanousd = False, 300, 30
+        clock.by_s += FRESH_S
+        looks = await limiter.floor.look(NOW, is_in_doubt=False)
+        assert {look.tenant_id for look in looks} == {broken, tenant_id}
+        with Redis.from_url(valkey.url) as redis:
+            redis.set(f"tiergate:{{{broken}}}:limits:tenant", "not a hash")
+        clock.by_s += FRESH_S
+        await limiter.floor.hold(looks)
+        assert await counted(limiter, tenant_id) == (300, 30)

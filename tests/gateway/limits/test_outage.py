@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,7 +13,9 @@ from redis import Redis
 from gateway.domain.catalog import TierTerms
 from gateway.domain.limits import LimitScope, scope_limits
 from gateway.http.errors import LimitReached, Unavailable
-from gateway.limits.limiter import Limiter
+from gateway.limits.leases import LeaseKeeper
+from gateway.limits.ledger import Used
+from gateway.limits.limiter import ASK_USAGE_S, Limiter
 from gateway.limits.reservation import Reservation
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier
@@ -80,6 +83,62 @@ async def test_a_redis_that_comes_back_with_its_memory_counts_every_request_once
         await limiter.settle(under_way, tokens=50, cost_nanousd=0)
         (usage,) = await limiter.usage_now(admission(tenant_id, tier))
         assert (usage.num_requests, usage.num_live, usage.tokens_today) == (4, 0, 30 + 50 + 40 + 40)
+
+
+async def test_requests_that_redis_refuses_make_no_room_for_later(own_valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(budget_nanousd_per_month=1_000)
+    ledger, now = KnownLedger(nanousd=900), 0.0
+    async with open_limiter(own_valkey.url, ledger=ledger, clock=lambda: now or time.monotonic()) as limiter:
+        await limiter.settle(await limiter.admit(admission(tenant_id, tier)), tokens=1, cost_nanousd=0)
+        now = time.monotonic() + ASK_USAGE_S
+        asked = [admission(tenant_id, tier, cost_nanousd=cost) for cost in (1, *[200] * 20)]
+        outcomes = await asyncio.gather(*map(limiter.admit, asked), return_exceptions=True)
+        assert sum(isinstance(each, LimitReached) for each in outcomes) == 20
+        await limiter.usage_now(admission(tenant_id, tier))
+        ledger.is_away, now = True, 0.0
+        own_valkey.stop()
+        await until(lambda: limiter.is_local)
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, tier, cost_nanousd=100))
+
+
+async def test_a_request_that_waits_for_the_ledger_while_redis_flaps_does_not_stand_in_its_own_way(
+    own_valkey: ValkeyProcess,
+) -> None:
+    class Slow(KnownLedger):
+        async def used(self, tenant_id: UUID, scope: str, now: datetime) -> Used:
+            asked.set()
+            await answers.wait()
+            return Used(0, 0)
+
+    asked, answers = asyncio.Event(), asyncio.Event()
+    tier = make_tier(concurrency=1, tokens_per_day=1_000)
+    async with open_limiter(own_valkey.url, ledger=Slow(), deadline_s=DEADLINE_S) as limiter:
+        only = asyncio.create_task(limiter.admit(admission(uuid4(), tier)))
+        await asked.wait()
+        own_valkey.pause()
+        while not limiter.is_local:
+            await limiter.admit(admission(uuid4(), make_tier()))
+        own_valkey.resume()
+        await until(lambda: not limiter.is_local)
+        answers.set()
+        await limiter.settle(await only, tokens=1, cost_nanousd=0)
+
+
+async def test_an_empty_redis_that_takes_the_place_of_another_is_noticed_by_the_next_heartbeat(
+    own_valkey: ValkeyProcess,
+) -> None:
+    """As when connections move one by one to a new master, so that Redis is never away."""
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=5)
+    async with open_limiter(own_valkey.url) as limiter:
+        keeper = LeaseKeeper(limiter, data_dir=own_valkey.folder)
+        await keeper.beat()
+        assert len(await admit_all(limiter, tenant_id, tier)) == 5
+        with Redis.from_url(own_valkey.url) as redis:
+            redis.flushall()
+        await keeper.beat()
+        await until(lambda: not limiter.is_local)
+        assert await admit_all(limiter, tenant_id, tier) == []
 
 
 async def test_a_budget_holds_without_redis_for_requests_that_run_at_once() -> None:
