@@ -65,6 +65,22 @@ async def test_a_ledger_that_hangs_is_not_waited_for_while_its_last_answer_stand
             await waiting
 
 
+async def test_a_reading_outlives_the_account_that_it_was_made_for() -> None:
+    """An account that is dropped among many, and comes back, counts from zero again."""
+    ledger, tenant_id, tier = KnownLedger(tokens=900), uuid4(), make_tier(tokens_per_day=1_000)
+    readings = Readings(ledger)
+    first, second = (LocalLimiter(incarnation="a", window_s=60) for _ in range(2))
+    asked = admission(tenant_id, tier, tokens=900)
+    first.close(first.enter(asked), 900, 0)
+    await readings.get(tenant_id, "tenant", first.accounts_of(asked)[0], asked.now)
+    more = admission(tenant_id, tier, tokens=90)
+    reading = await readings.get(tenant_id, "tenant", second.accounts_of(more)[0], more.now)
+    second.check(more, {"tenant": reading})
+    second.enter(more)
+    with pytest.raises(LimitReached):
+        second.check(more, {"tenant": reading})
+
+
 async def test_an_old_reading_seeds_no_counter() -> None:
     now_s = 0.0
     ledger, tenant_id = KnownLedger(nanousd=7), uuid4()
