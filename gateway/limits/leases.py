@@ -105,6 +105,9 @@ class LeaseKeeper:
                 self._limiter.tell_anew()
             known = self._limiter.local.live.keys() | self._limiter.settlements.request_ids()
             forgotten = [(request_id, record) for request_id, record in held.items() if request_id not in known]
+            if any(record != "done" for _, record in forgotten):
+                # An older state of Redis holds requests as running that have ended and are billed.
+                self._limiter.floor.doubt()
             await self._send(
                 tenant_id,
                 (release(tenant_id, incarnation, request_id, record, "refund") for request_id, record in forgotten),

@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from gateway.http.errors import LimitReached
+from gateway.limits.leases import LeaseKeeper
 from gateway.limits.ledger import FRESH_S, Used
 from gateway.limits.limiter import Limiter
 from gateway.limits.local import NEW_IN_LEDGER_S
@@ -180,3 +181,24 @@ async def test_what_cannot_be_read_stays_in_doubt_and_keeps_nobody_else(valkey: 
         clock.by_s += FRESH_S
         await limiter.floor.hold(looks)
         assert await counted(limiter, tenant_id) == (300, 30)
+
+
+async def test_what_an_older_state_holds_as_running_is_freed_and_compared_again(own_valkey: ValkeyProcess) -> None:
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(own_valkey.url, ledger=ledger, lease_s=1.0, clock=clock) as limiter:
+        reservation = await limiter.admit(admission(tenant_id, TIER, tokens=600))
+        with Redis.from_url(own_valkey.url) as redis:
+            redis.save()
+        await limiter.settle(reservation, tokens=600, cost_nanousd=0)
+        ledger.tokens = 600
+        own_valkey.stop()
+        await eventually(lambda: limiter.is_local)
+        own_valkey.start()
+        await eventually(lambda: not limiter.is_local)
+        await compare(limiter, clock)
+        assert not limiter.floor._doubt.is_set()
+        await LeaseKeeper(limiter, data_dir=own_valkey.folder).tidy()
+        assert await counted(limiter, tenant_id) == (0, 0)
+        assert limiter.floor._doubt.is_set()
+        await compare(limiter, clock)
+        assert await counted(limiter, tenant_id) == (600, 0)
