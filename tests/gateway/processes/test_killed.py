@@ -27,18 +27,16 @@ async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Pa
         serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
     ):
         key = await make_limited_key(processes)
+        # Their successors know the price from the start.
+        await kill_all(processes)
         for num_killed in range(1, 4):
             events = stream(processes, key, max_tokens=300)
             assert await anext(events) == FIRST
             await asyncio.sleep(NOTE_S)
             assert (await used(processes, key))["concurrency"] == 1
-            former = processes.children()
-            for child in former:
-                kill(child)
+            await kill_all(processes)
             with pytest.raises(httpx.HTTPError):
                 await anext(events)
-            await until_dead(former)
-            await processes.until_all_serve(2)
             async with asyncio.timeout(DEADLINE_S):
                 while (now := await used(processes, key))["concurrency"] or now["tokens_per_day"] != tokens(processes):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
@@ -46,6 +44,15 @@ async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Pa
             assert len(lost) == num_killed and {event.status for event in lost} == {"lost"}
             assert now["tokens_per_day"] < 300
             assert now["budget"] == sum(event.cost_nanousd for event in lost) > 0
+
+
+async def kill_all(processes: Processes) -> None:
+    """Returns when all have successors that serve."""
+    former = processes.children()
+    for child in former:
+        kill(child)
+    await until_dead(former)
+    await processes.until_all_serve(2)
 
 
 async def make_limited_key(processes: Processes) -> str:
