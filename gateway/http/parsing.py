@@ -4,6 +4,7 @@ framing and parts. `body_limit` bounds a body's length.
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,7 +36,7 @@ class _GaveUp(Exception):
     """Stops the parser; `RequestParsing._refusal` holds the reason."""
 
 
-class RequestParsing(HttpToolsProtocol):
+class RequestParsing(HttpToolsProtocol, ABC):
     """Turns the bytes of one connection into the scopes and bodies of its requests.
 
     `Connection` adds what follows when a request begins, when its head is complete and when all of it has arrived.
@@ -99,9 +100,9 @@ class RequestParsing(HttpToolsProtocol):
         # At least the byte with which the head began.
         return max(1, after_last_head - self._fed_body_bytes)
 
+    @abstractmethod
     def _refuse(self, error: GatewayError, reason: str) -> None:
         """Answer with `error`, and parse no more."""
-        raise NotImplementedError
 
     # Parser callbacks.
 

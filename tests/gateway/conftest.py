@@ -17,6 +17,15 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
     process.stop()
 
 
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
+    """Not shared with other tests: it is stopped, or what is in it would be in their way."""
+    process = ValkeyProcess(tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
 @pytest.fixture(scope="session")
 def fleet_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
     """The Valkey in which the workers register."""

@@ -1,6 +1,6 @@
 """Drained replicas get no new requests, at any gateway and whatever their kind, until they are taken back."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,6 @@ from tests.gateway.upstream.test_registry import register, registration
 from tests.support.gateways import Gateway, eventually, make_settings, running_gateway
 from tests.support.members import pools, serving_member, stream_of
 from tests.support.valkey import ValkeyProcess
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    """Replicas that are drained or made up here would be in the way of other tests."""
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
 
 
 async def hold(_request: web.Request) -> web.StreamResponse:

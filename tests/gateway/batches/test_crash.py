@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -83,14 +83,6 @@ def final_events(data_dir: Path) -> list[UsageEvent]:
                 found[event.request_id] = event
         journal.close()
     return list(found.values())
-
-
-@pytest.fixture
-def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
-    process = ValkeyProcess(tmp_path_factory.mktemp("valkey"))
-    process.start()
-    yield process
-    process.stop()
 
 
 @pytest.mark.timeout(900)

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -27,14 +27,6 @@ from tests.support.members import pools, serving_member, stream_of
 from tests.support.valkey import ValkeyProcess
 
 MARKUP = "<b>w</b> \u202eab 😀"
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
 
 
 @asynccontextmanager

@@ -29,14 +29,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny", seed=3, max_model_len=2048)
 
 
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
-
-
 @contextmanager
 def two_workers(
     tmp_path: Path, valkey: ValkeyProcess, checkpoint: Path, *, drain_grace_s: float = 30

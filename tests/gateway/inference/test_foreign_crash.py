@@ -15,7 +15,6 @@ from tests.gateway.inference.test_continuation import (
     busiest,
     checkpoint,
     hear_all,
-    own_valkey,
     two_workers,
     usable,
 )
@@ -25,7 +24,7 @@ from tests.support.workers import WorkerProcess
 
 ENDLESS = {"logit_bias": {"0": -100, "2": -100}}
 """No token that ends an answer; `ignore_eos` is not OpenAI's."""
-__all__ = ["checkpoint", "own_valkey"]
+__all__ = ["checkpoint"]
 
 
 @asynccontextmanager

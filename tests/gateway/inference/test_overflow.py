@@ -1,6 +1,6 @@
 """A pool without room sends elsewhere what may leave, for as long as there is money for it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,6 @@ from tests.support.valkey import ValkeyProcess
 BODY: dict[str, Any] = {"model": "large", "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 10}
 DOLLAR = 10**9
 GONE = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    """An overflow's budget is everybody's who shares a Valkey."""
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
 
 
 async def answer(request: web.Request) -> web.StreamResponse:

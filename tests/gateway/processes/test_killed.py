@@ -11,8 +11,8 @@ import pytest
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
 from protocol.usage import UsageEvent
-from tests.gateway.processes.test_processes import FIRST, unhurried_member
-from tests.support.gateway_processes import DEADLINE_S, Processes, kill, serving, stream, until_dead
+from tests.gateway.processes.test_processes import FIRST, serving_streams
+from tests.support.gateway_processes import DEADLINE_S, Processes, kill, stream, until_dead
 from tests.support.gateways import ADMIN_KEY
 from tests.support.valkey import ValkeyProcess
 
@@ -22,10 +22,7 @@ NOTE_S = 0.5
 
 @pytest.mark.long
 async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Path, valkey: ValkeyProcess) -> None:
-    async with (
-        unhurried_member(asyncio.Event()) as member_url,
-        serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
-    ):
+    async with serving_streams(tmp_path, valkey, asyncio.Event()) as processes:
         key = await make_limited_key(processes)
         # Their successors know the price from the start.
         await kill_all(processes)

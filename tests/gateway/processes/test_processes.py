@@ -54,6 +54,16 @@ def num_closed(outbox: Path) -> int:
         return journal.count_closed()
 
 
+@asynccontextmanager
+async def serving_streams(folder: Path, valkey: ValkeyProcess, release: asyncio.Event) -> AsyncIterator[Processes]:
+    """Two processes before an unhurried member."""
+    async with (
+        unhurried_member(release) as member_url,
+        serving(folder, valkey.url, num_processes=2, member_url=member_url) as processes,
+    ):
+        yield processes
+
+
 async def refuse(processes: Processes, *, times: int) -> None:
     """Requests without a key, each on a connection of its own."""
     for _ in range(times):
@@ -111,10 +121,7 @@ async def test_others_serve_for_a_child_that_cannot_be_started(tmp_path: Path, v
 
 async def test_a_hangup_replaces_all_children_and_refuses_nobody(tmp_path: Path, valkey: ValkeyProcess) -> None:
     release = asyncio.Event()
-    async with (
-        unhurried_member(release) as member_url,
-        serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
-    ):
+    async with serving_streams(tmp_path, valkey, release) as processes:
         former, key = processes.children(), await processes.make_key()
         own = set(processes.outboxes)
         assert len(own) == 2
@@ -145,10 +152,7 @@ async def test_a_hangup_replaces_all_children_and_refuses_nobody(tmp_path: Path,
 
 async def test_sigterm_lets_streams_end(tmp_path: Path, valkey: ValkeyProcess) -> None:
     release = asyncio.Event()
-    async with (
-        unhurried_member(release) as member_url,
-        serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
-    ):
+    async with serving_streams(tmp_path, valkey, release) as processes:
         children, key = processes.children(), await processes.make_key()
         streams = [stream(processes, key) for _ in range(6)]
         assert [await anext(events) for events in streams] == [FIRST] * 6
@@ -226,10 +230,7 @@ async def test_bad_configuration_on_a_hangup_leaves_those_that_serve(tmp_path: P
 
 async def test_sigterm_while_children_are_replaced_ends_old_and_new_ones(tmp_path: Path, valkey: ValkeyProcess) -> None:
     release = asyncio.Event()
-    async with (
-        unhurried_member(release) as member_url,
-        serving(tmp_path, valkey.url, num_processes=2, member_url=member_url) as processes,
-    ):
+    async with serving_streams(tmp_path, valkey, release) as processes:
         former, key = processes.children(), await processes.make_key()
         events = stream(processes, key)
         assert await anext(events) == FIRST

@@ -20,14 +20,6 @@ from tests.support.members import serving_path
 from tests.support.valkey import ValkeyProcess
 
 
-@pytest.fixture
-def own_valkey(tmp_path: Path) -> Any:
-    process = ValkeyProcess(tmp_path)
-    process.start()
-    yield process
-    process.stop()
-
-
 @asynccontextmanager
 async def gateway_over(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
     settings = make_settings(tmp_path, valkey.url, redis_deadline_ms=250)
