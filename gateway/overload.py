@@ -98,7 +98,11 @@ class OverloadGuard:
 
     def turns_away(self, priority: int) -> bool:
         """As `check`, but returns whether to refuse, for a caller that answers itself. A refusal is counted."""
-        return self._counts_refusal(_class_of(priority))
+        index = _class_of(priority)
+        is_refused = self._refuses(index)
+        if is_refused:
+            self._count_refusal(index)
+        return is_refused
 
     def note_beat(self, lateness_s: float) -> None:
         self._lag.note(lateness_s)
@@ -120,14 +124,12 @@ class OverloadGuard:
         return self._shedder.refuses(index, num_preparing=self.num_preparing + self._num_arrived)
 
     def _check(self, index: int) -> None:
-        if self._counts_refusal(index):
+        if self._refuses(index):
+            self._count_refusal(index)
             raise overloaded(self._jitter.choice(RETRY_AFTER_S))
 
-    def _counts_refusal(self, index: int) -> bool:
-        if not self._refuses(index):
-            return False
+    def _count_refusal(self, index: int) -> None:
         self._metrics.overload_refusals.add((PRIORITY_CLASSES[index],))
-        return True
 
 
 def overloaded(retry_after_s: int) -> Saturated:

@@ -133,7 +133,7 @@ class Exchange:
         self.is_started, self.status = True, status
         if self.copy is not None:
             self.copy.begin(status, {**self.extra_headers, **headers})
-        await self._send({"type": "http.response.start", "status": status, BLOCK: self._block(headers)})
+        await self._send({"type": "http.response.start", "status": status, BLOCK: _block({**self.extra_headers, **headers})})
 
     async def send(self, chunk: bytes) -> None:
         if self.copy is not None:
@@ -159,10 +159,10 @@ class Exchange:
             self.copy.begin(status, {**self.extra_headers, **headers})
             self.copy.add(body)
             await self.copy.keep()
-        block = self._block({**headers, "content-length": str(len(body))})
+        block = _block({**self.extra_headers, **headers, "content-length": str(len(body))})
         await self._send({"type": "http.response.start", "status": status, BLOCK: block, WHOLE_BODY: body})
 
-    def _block(self, headers: Mapping[str, str]) -> bytes:
-        lines = {**self.extra_headers, **headers}
-        block = "".join([f"{name}: {value}\r\n" for name, value in lines.items()])
-        return checked_block(block.encode("latin-1", "replace"), num_lines=len(lines))
+
+def _block(headers: Mapping[str, str]) -> bytes:
+    block = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    return checked_block(block.encode("latin-1", "replace"), num_lines=len(headers))

@@ -1,6 +1,7 @@
 """A request's usage from `open` to `close`: the figures so far, and the usage event made from them."""
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,9 +21,12 @@ from router.fleet import Member
 from router.in_flight import Trip
 from router.policy import Decision, threshold_of
 
+if TYPE_CHECKING:
+    from gateway.tracing.spans import RequestTrace
+
 CACHED = "cached"
 """The route reason of a request that went to no member, because its answer came from the cache."""
-_encode = msgspec.json.Encoder().encode
+_NOT_PRICED = RequestPrice("")
 
 
 class _Way(msgspec.Struct, frozen=True):
@@ -32,55 +36,70 @@ class _Way(msgspec.Struct, frozen=True):
     score: float | None
     threshold: float
     pool: str
-    tried: list[str]
+    tried: tuple[str, ...]
 
 
-if TYPE_CHECKING:
-    from gateway.tracing.spans import RequestTrace
+@lru_cache(maxsize=1024)
+def _describe(reason: str, score: float | None, threshold: float, pool: str, tried: tuple[str, ...]) -> str:
+    """Cached, because most requests that name their model go the same few ways."""
+    text = msgspec.json.encode(_Way(reason, score, threshold, pool, tried))
+    if len(text) > MAX_DECISION_BYTES:
+        text = msgspec.json.encode(_Way(reason, score, threshold, pool, ()))
+    return text.decode()
 
 
-class UsageRecord:
-    def __init__(
-        self, accepted: Accepted[GenerationRequest | EmbeddingsRequest], measured: Measured, reservation: Reservation
-    ) -> None:
-        self.accepted = accepted
-        self.measured = measured
-        self.reservation = reservation
-        self.request_id = accepted.request_id
-        self.trace: RequestTrace | None = None
-        self.is_sent = False
-        """A member has the request and has not reported it as waiting, so its prompt is being computed."""
-        self.is_delivered = False
-        """Part of the answer was sent to the client."""
-        self.is_cached_answer = False
-        self.pool, self.model_id = measured.pools[0].name, measured.pools[0].model_id
-        self.reason: str = "unavailable"
-        self.overflow: Reservation | None = None
-        """The reservation in the overflow's budget, if the request goes to an overflow."""
-        self.worker_id: str | None = None
-        self.member: Member | None = None
-        """The member that the answer comes from, as far as is known."""
-        self.trip: Trip | None = None
-        """The try under way, as counted in its member's in-flight requests."""
+class UsageRecord(msgspec.Struct, eq=False):
+    """A Struct, because it has more attributes than Python shares between an ordinary class's objects."""
+
+    accepted: Accepted[GenerationRequest | EmbeddingsRequest]
+    measured: Measured
+    reservation: Reservation
+    trace: "RequestTrace | None" = None
+    is_sent: bool = False
+    """A member has the request and has not reported it as waiting, so its prompt is being computed."""
+    is_delivered: bool = False
+    """Part of the answer was sent to the client."""
+    is_cached_answer: bool = False
+    pool: str = ""
+    model_id: str = ""
+    reason: str = "unavailable"
+    overflow: Reservation | None = None
+    """The reservation in the overflow's budget, if the request goes to an overflow."""
+    worker_id: str | None = None
+    member: Member | None = None
+    """The member that the answer comes from, as far as is known."""
+    trip: Trip | None = None
+    """The try under way, as counted in its member's in-flight requests."""
+    model_version: str = ""
+    adapter_id: str | None = None
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    completion_tokens: int = 0
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+    finish_reason: str | None = None
+    ttft_ms: float | None = None
+    _error_code: str | None = None
+    _error_message: str | None = None
+    _tried: tuple[str, ...] = ()
+    _admit_ms: float = 0.0
+    _sent_ms: float | None = None
+    _is_accounted: bool = False
+    _is_answered: bool = False
+    _is_free: bool = False
+    _price: RequestPrice = _NOT_PRICED
+
+    def __post_init__(self) -> None:
+        wanted = self.measured.pools[0]
+        self.pool, self.model_id = wanted.name, wanted.model_id
         self.model_version = self.model_id
-        self.adapter_id: str | None = None
-        self.prompt_tokens = measured.prompt_tokens
-        self.cached_prompt_tokens = 0
-        self.completion_tokens = 0
-        self.queue_ms = self.compute_ms = 0.0
-        self.finish_reason: str | None = None
-        self.ttft_ms: float | None = None
-        self._error_code: str | None = None
-        self._error_message: str | None = None
-        self._tried: list[str] = []
-        self._decision: str | None = None
-        """The cached JSON; None until it is needed, and again after a change."""
+        self.prompt_tokens = self.measured.prompt_tokens
         self._admit_ms = self.elapsed_ms()
-        self._sent_ms: float | None = None
-        self._is_accounted = False
-        self._is_answered = False
-        self._is_free = False
         self._price = self._find_price()
+
+    @property
+    def request_id(self) -> str:
+        return self.accepted.request_id
 
     @property
     def shown_model(self) -> str:
@@ -96,7 +115,6 @@ class UsageRecord:
     def note_decision(self, decision: Decision) -> None:
         self.pool, self.reason = decision.pool, decision.reason
         self.model_version = decision.model_id
-        self._decision = None
         adapter_id = self.measured.adapter_id if decision.adapter is not None else None
         if decision.model_id != self.model_id or adapter_id != self.adapter_id:
             self.model_id, self.adapter_id = decision.model_id, adapter_id
@@ -108,8 +126,7 @@ class UsageRecord:
 
     def note_asked(self, member: Member) -> Trip:
         """This member is asked as well. The caller must end the trip unless it calls `follow` with it."""
-        self._tried.append(member.worker_id)
-        self._decision = None
+        self._tried = (*self._tried, member.worker_id)
         return member.in_flight.send(time.monotonic())
 
     def follow(self, member: Member, trip: Trip) -> None:
@@ -185,7 +202,7 @@ class UsageRecord:
         self.completion_tokens, self.finish_reason = answer.completion_tokens, answer.finish_reason
         self.is_cached_answer = True
         self.ttft_ms = self.elapsed_ms()
-        self._decision, self._price = None, self._find_price()
+        self._price = self._find_price()
 
     def most_nanousd(self) -> int:
         """The most that the request may cost in the pool that it goes to now."""
@@ -255,7 +272,7 @@ class UsageRecord:
                 first_token=self.ttft_ms,
                 end=elapsed_ms,
             ),
-            decision=self._decision or self._describe_decision(),
+            decision=self._describe_decision(),
             price_lines=lines,
             batch_id=accepted.batch_id,
             cached_answer=self.is_cached_answer,
@@ -268,11 +285,7 @@ class UsageRecord:
         measured = self.measured
         score = measured.route_request.complexity if measured.is_scored else None
         threshold = threshold_of(measured.route_request, measured.policy)
-        text = _encode(_Way(self.reason, score, threshold, self.pool, self._tried))
-        if len(text) > MAX_DECISION_BYTES:
-            text = _encode(_Way(self.reason, score, threshold, self.pool, []))
-        self._decision = text.decode()
-        return self._decision
+        return _describe(self.reason, score, threshold, self.pool, self._tried)
 
     def _find_price(self) -> RequestPrice:
         # The price at arrival holds for the whole request.
