@@ -1,5 +1,7 @@
 """What holds on every route, the hot path's included."""
 
+import re
+
 import httpx
 import pytest
 
@@ -32,19 +34,33 @@ async def ask(gateway: Gateway, method: str, path: str, **content: object) -> ht
         return await client.request(method, path, **content)  # type: ignore[arg-type]
 
 
+async def operations(gateway: Gateway) -> list[tuple[str, str]]:
+    """Method and path of every documented operation, and of others."""
+    document = (await ask(gateway, "GET", "/openapi.json")).json()
+    found = [
+        (method.upper(), re.sub(r"\{\w+\}", "x", path))
+        for path, item in document["paths"].items()
+        for method in item
+        if method in ("get", "put", "post", "patch", "delete")
+    ]
+    assert set(found) >= {("POST", path) for path in POSTS}
+    return [*found, *(("GET", path) for path in GETS), ("GET", "/nowhere")]
+
+
 async def test_two_keys_are_refused_on_every_route(plain: Gateway) -> None:
     headers = [("authorization", f"Bearer {ADMIN_KEY}"), ("Authorization", "Bearer other")]
-    for path in (*POSTS, *GETS, "/nowhere"):
-        reply = await ask(plain, "POST" if path in POSTS else "GET", path, headers=headers)
-        check_error(reply, 400)
+    for method, path in await operations(plain):
+        reply = await ask(plain, method, path, headers=headers)
+        assert reply.status_code == 400, (method, path, reply.text)
         assert "Authorization" in reply.json()["error"]["message"]
+        assert reply.headers["x-request-id"]
 
 
-async def test_an_encoded_body_is_415(plain: Gateway) -> None:
+async def test_an_encoded_body_is_415_on_every_route(plain: Gateway) -> None:
     headers = BEARER | JSON | {"Content-Encoding": "gzip"}
-    for path in POSTS:
-        reply = await ask(plain, "POST", path, headers=headers, content=b"\x1f\x8b")
-        check_error(reply, 415)
+    for method, path in await operations(plain):
+        reply = await ask(plain, method, path, headers=headers, content=b"\x1f\x8b")
+        assert reply.status_code == 415, (method, path, reply.text)
         assert "Content-Encoding" in reply.json()["error"]["message"]
 
 

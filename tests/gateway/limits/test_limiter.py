@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from redis import Redis
+from redis.crc import key_slot
 
 from gateway.domain.limits import LimitScope, ScopeLimits
 from gateway.http.errors import LimitReached, Unavailable
@@ -301,3 +303,18 @@ def test_spent_never_exceeds_the_daily_quota(
         assert spent <= limit
 
     asyncio.run(run())
+
+
+async def test_all_keys_of_a_tenant_lie_in_one_slot_of_a_cluster(valkey: ValkeyProcess) -> None:
+    """Whatever its end users are called: a script's keys must be in one place."""
+    tier = make_tier(requests_per_minute=5, tokens_per_day=100)
+    limits = ScopeLimits(requests_per_minute=5, concurrency=9)
+    tenant_id, users = uuid4(), ("user:{other}", "user:}{", "user:{}", "user:a b", "user:" + "{x}" * 100)
+    async with open_limiter(valkey.url) as limiter:
+        for user in users:
+            scopes = (LimitScope("key:k", limits), LimitScope(user, limits))
+            await limiter.admit(admission(tenant_id, tier, *scopes))
+        with Redis.from_url(valkey.url) as redis:
+            keys = [key for key in redis.keys("*") if str(tenant_id).encode() in key]  # type: ignore[union-attr]
+    assert len(keys) >= 2 + len(users)
+    assert len({key_slot(key) for key in keys}) == 1, keys
