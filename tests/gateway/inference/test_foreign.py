@@ -7,12 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 
 from gateway.http.connection import Connection
 from gateway.upstream.http.connection import HIGH_WATER_BYTES
 from protocol.accounting import DONE_EVENT, data_event
+from tests.support.front_doors import DEADLINE_S, Client
 from tests.support.gateways import Gateway, durable_events, eventually, make_settings, running_gateway
 from tests.support.members import Handler, pools, serving_member, stream_of
 from tests.support.valkey import ValkeyProcess
@@ -97,6 +99,36 @@ async def test_its_usage_chunk_is_billed_and_shown_only_when_asked_for(tmp_path:
     assert plain == (TEXT + END).replace(b"their-name", b"m") + DONE_EVENT
     assert asked == (TEXT + END + FIGURES).replace(b"their-name", b"m") + DONE_EVENT
     assert [(e.prompt_tokens, e.completion_tokens, e.finish_reason) for e in events] == [(7, 5, "stop")] * 2
+
+
+async def test_chunks_that_come_together_leave_together(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    """As one part of the answer's body, that is one write and one HTTP chunk."""
+
+    async def in_one_piece(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(TEXT * 30)
+        await go_on.wait()
+        await response.write(END + FIGURES + DONE_EVENT)
+        return response
+
+    go_on = asyncio.Event()
+    async with gateway_before(tmp_path, valkey, in_one_piece) as gateway:
+        body = json.dumps(BODY | {"stream": True}).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {await gateway.make_key()}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        client = await Client.connect(httpx.URL(gateway.origin).port or 0)
+        await client.send(head.encode() + body)
+        async with asyncio.timeout(DEADLINE_S):
+            await client.reader.readuntil(b"\r\n\r\n")
+            size = int(await client.reader.readline(), 16)
+            first = await client.reader.readexactly(size)
+        go_on.set()
+        await client.read_all()
+    assert first == (TEXT * 30).replace(b"their-name", b"m")
 
 
 @pytest.mark.parametrize(
