@@ -81,6 +81,23 @@ async def test_whoever_is_asked_shows_the_metrics_of_all(tmp_path: Path, valkey:
             assert sum(value for name, value in shown.items() if name.startswith("tiergate_requests_total")) == 30
 
 
+async def test_work_under_way_is_of_all_processes(tmp_path: Path, valkey: ValkeyProcess) -> None:
+    release = asyncio.Event()
+    async with serving_streams(tmp_path, valkey, release) as processes:
+        key = await processes.make_key()
+        streams = [stream(processes, key) for _ in range(12)]
+        for events in streams:
+            assert await anext(events) == FIRST
+        for _ in range(8):
+            assert (await processes.metrics())["tiergate_requests_in_flight"] == 12
+        release.set()
+        for events in streams:
+            assert LAST in [line async for line in events]
+        async with asyncio.timeout(DEADLINE_S):
+            while (await processes.metrics())["tiergate_requests_in_flight"]:
+                await asyncio.sleep(0.05)
+
+
 async def test_a_killed_child_comes_back_and_no_total_falls(tmp_path: Path, valkey: ValkeyProcess) -> None:
     async with serving(tmp_path, valkey.url, num_processes=2) as processes:
         await refuse(processes, times=20)
