@@ -133,7 +133,8 @@ class Exchange:
         self.is_started, self.status = True, status
         if self.copy is not None:
             self.copy.begin(status, {**self.extra_headers, **headers})
-        await self._send({"type": "http.response.start", "status": status, BLOCK: _block({**self.extra_headers, **headers})})
+        block = _block({**self.extra_headers, **headers})
+        await self._send({"type": "http.response.start", "status": status, BLOCK: block})
 
     async def send(self, chunk: bytes) -> None:
         if self.copy is not None:
