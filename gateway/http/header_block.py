@@ -1,6 +1,5 @@
 """Header lines as one block of bytes, checked once so that no value can inject another header line."""
 
-
 Lines = list[tuple[bytes, bytes]]
 _default: tuple[Lines, bytes] = ([], b"")
 
