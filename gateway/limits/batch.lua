@@ -78,13 +78,11 @@ end
 -- The limit that is exhausted, the number of its scope, and the time until a retry.
 local function binding(need, cost, is_load)
   for s, scope in ipairs(scopes) do
-    -- If the ledger must be read first, the window is still checked, so that a flood of requests does not become a
-    -- flood of ledger reads.
-    if not is_load then
-      local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
-      if scope.max_day and of_day[2] + of_day[1] + need > scope.max_day then return 'tokens_per_day', s, 0 end
-      if scope.max_month and of_month[2] + of_month[1] + cost > scope.max_month then return 'budget', s, 0 end
-    end
+    -- If the ledger must be read first, everything is still checked, so that a flood of requests does not become a flood
+    -- of ledger reads. What was not read yet counts as zero here.
+    local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
+    if scope.max_day and not_negative(of_day[2]) + of_day[1] + need > scope.max_day then return 'tokens_per_day', s, 0 end
+    if scope.max_month and not_negative(of_month[2]) + of_month[1] + cost > scope.max_month then return 'budget', s, 0 end
     if scope.max_requests and scope.requests + 1 > scope.max_requests then
       return 'requests_per_minute', s, frees_in(scope, scope.requests + 1 - scope.max_requests, 1)
     end

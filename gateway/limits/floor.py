@@ -95,7 +95,6 @@ class LedgerFloor:
 
     async def _look_at(self, tenant_id: UUID, scope: str, account: Account, now: datetime) -> Look | None:
         """None if the ledger cannot be read."""
-        read_at = self._clock()
         try:
             reading = await self._readings.get_fresh(tenant_id, scope, account, now)
         except LedgerAway:
@@ -103,7 +102,7 @@ class LedgerFloor:
         except Exception:
             _log.exception("cannot compare %s of %s with the ledger", scope, tenant_id)
             return None
-        return Look(tenant_id, scope, account, now, reading.tokens_today, reading.spent_this_month, read_at)
+        return Look(tenant_id, scope, account, now, reading.tokens_today, reading.spent_this_month, reading.read_at)
 
     async def hold(self, looks: Sequence[Look]) -> None:
         """Raise Redis's figures to those of `looks`, which must be SETTLED_S old.

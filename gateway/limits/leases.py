@@ -4,7 +4,7 @@ held in Redis."""
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -31,28 +31,40 @@ class LeaseKeeper:
         self._data_dir = data_dir
         self._presence = limiter.presence
         self._redis = limiter.redis
+        self._dead: tuple[str, ...] = ()
+        """The gateways that were dead at the last heartbeat."""
 
     async def keep_forever(self) -> None:
+        """Heartbeats have a task of their own: with many tenants the rest takes longer than a lease."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat(self.beat))
+            group.create_task(self._repeat(self.sweep_dead, self.settle_adopted))
+            group.create_task(self._repeat(self.tidy, every=TIDY_EVERY))
+
+    async def _repeat(self, *steps: Callable[[], Awaitable[None]], every: int = 1) -> None:
+        """every: in heartbeats."""
         for beats in itertools.count(1):
-            if not self._limiter.is_local:
+            if not self._limiter.is_local and beats % every == 0:
                 try:
-                    await self.beat()
-                    await self.settle_adopted()
-                    if beats % TIDY_EVERY == 0:
-                        await self.tidy()
+                    for step in steps:
+                        await step()
                 except AWAY as error:
-                    _log.debug("the heartbeat did not arrive: %r", error)
+                    _log.debug("Redis was not told: %r", error)
             await asyncio.sleep(self._presence.lease_s / BEATS_A_LEASE)
 
     async def beat(self) -> None:
-        """Send the heartbeat, learn how many gateways share the limits, and sweep those that are dead."""
+        """Send the heartbeat, and learn how many gateways share the limits, and which are dead."""
         beat = await self._presence.beat()
         self._limiter.local.num_gateways = max(1, beat.num_alive)
         await self._limiter.check_memory()
         if not beat.was_alive:
             self._limiter.tell_anew()
-        if self._presence.can_judge:
-            for incarnation in beat.dead:
+        self._dead = beat.dead if self._presence.can_judge else ()
+
+    async def sweep_dead(self) -> None:
+        for incarnation in self._dead:
+            # It may have come back while others were swept.
+            if incarnation in self._dead:
                 await self.sweep(incarnation)
 
     async def sweep(self, incarnation: str) -> None:
@@ -98,20 +110,23 @@ class LeaseKeeper:
 
     async def tidy(self) -> None:
         """Give back requests that this gateway holds in Redis but does not know: commands were lost or reordered."""
+        tenants = iter([str(tenant_id) for tenant_id in self._limiter.local.tenants()])
+        while batch := list(itertools.islice(tenants, BATCH)):
+            await asyncio.gather(*(self._tidy(tenant_id) for tenant_id in batch))
+
+    async def _tidy(self, tenant_id: str) -> None:
         incarnation = self._presence.incarnation
-        for tenant_id in map(str, self._limiter.local.tenants()):
-            held = await self._held(tenant_id, incarnation)
-            if any(record.startswith("swept") for id, record in held.items() if id in self._limiter.local.live):
-                self._limiter.tell_anew()
-            known = self._limiter.local.live.keys() | self._limiter.settlements.request_ids()
-            forgotten = [(request_id, record) for request_id, record in held.items() if request_id not in known]
-            if any(record != "done" for _, record in forgotten):
-                # An older state of Redis holds requests as running that have ended and are billed.
-                self._limiter.floor.doubt()
-            await self._send(
-                tenant_id,
-                (release(tenant_id, incarnation, request_id, record, "refund") for request_id, record in forgotten),
-            )
+        held = await self._held(tenant_id, incarnation)
+        if any(record.startswith("swept") for id, record in held.items() if id in self._limiter.local.live):
+            self._limiter.tell_anew()
+        forgotten = self._limiter.without_known(held)
+        if any(record != "done" for record in forgotten.values()):
+            # An older state of Redis holds requests as running that have ended and are billed.
+            self._limiter.floor.doubt()
+        await self._send(
+            tenant_id,
+            (release(tenant_id, incarnation, request_id, record, "refund") for request_id, record in forgotten.items()),
+        )
 
     async def leave(self) -> None:
         """Stop counting as a gateway, unless requests are still held; other gateways sweep those after the lease."""

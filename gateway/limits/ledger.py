@@ -114,7 +114,7 @@ class Readings:
         except LedgerAway:
             shelf.failed_at = self._clock()
             raise
-        shelf.reading = Reading(used.tokens_today, used.spent_this_month, closed_tokens, closed_nanousd)
+        shelf.reading = Reading(used.tokens_today, used.spent_this_month, closed_tokens, closed_nanousd, began_at)
         shelf.account, shelf.read_at = account, began_at
         return shelf.reading
 

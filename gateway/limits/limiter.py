@@ -10,7 +10,7 @@ how far that can exceed them.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from uuid import uuid4
@@ -73,6 +73,8 @@ class Limiter:
         self.settlements = Settlements(self._send_settlement, is_open=lambda: not availability.is_away)
         self._telling = Telling(redis, self.local, self.presence, self.settlements, clock=clock)
         self.floor = LedgerFloor(redis, self.local, self._readings, clock=clock)
+        self._undecided: set[str] = set()
+        """Requests that Redis may have reserved, and that are being decided here."""
         self.num_decided_here = 0
         """How many requests this gateway decided without Redis."""
 
@@ -180,6 +182,16 @@ class Limiter:
             group.create_task(self._watch_forever())
             group.create_task(self.floor.keep_forever())
 
+    def without_known(self, held: Mapping[str, str]) -> dict[str, str]:
+        """Of the records that Redis holds for this gateway, by request id, those of requests that it does not know."""
+        others = {
+            request_id: record
+            for request_id, record in held.items()
+            if request_id not in self.local.live and request_id not in self._undecided
+        }
+        settled = self.settlements.request_ids() if others else set()
+        return {request_id: record for request_id, record in others.items() if request_id not in settled}
+
     def tell_anew(self) -> None:
         """Tell Redis all requests under way again: other gateways took this one for dead, and may have given them
         back."""
@@ -269,11 +281,14 @@ class Limiter:
         if call is not None:
             call.then = learned.append
         self.local.leave(asked)
+        self._undecided.add(asked.admission.request_id)
         try:
             reservation = await self._decide_here(asked.admission)
         except BaseException:
             self.settlements.put(Settlement(asked, "refund"))
             raise
+        finally:
+            self._undecided.discard(asked.admission.request_id)
         if call is not None:
             call.then = partial(self._learn, reservation.entry)
             for outcome in learned:
@@ -284,9 +299,9 @@ class Limiter:
         self.num_decided_here += 1
         # First the checks that cost nothing, so that a flood of requests does not become a flood of ledger reads.
         self.local.check(admission, {})
-        readings = await self._read(admission, self._readings.get)
-        # After the only await, so that two requests cannot both see the same room.
-        self.local.check(admission, readings)
+        # After each reading, so that a tenant without room does not have the ledger read for its end users; and after
+        # the last await, so that two requests cannot both see the same room.
+        await self._read(admission, self._readings.get, check=partial(self.local.check, admission))
         entry = self.local.enter(admission)
         self.local.untold[admission.request_id] = entry
         return Reservation(admission, self.local.standing(entry.accounts[0]), entry)
@@ -297,8 +312,14 @@ class Limiter:
             self.local.note_known(entry)
             self.local.untold.pop(entry.admission.request_id, None)
 
-    async def _read(self, admission: Admission, get: Callable[..., Awaitable[Reading]]) -> dict[str, Reading]:
-        """Readings by scope name, for the scopes with a daily or monthly limit."""
+    async def _read(
+        self,
+        admission: Admission,
+        get: Callable[..., Awaitable[Reading]],
+        *,
+        check: Callable[[dict[str, Reading]], None] | None = None,
+    ) -> dict[str, Reading]:
+        """Readings by scope name, for the scopes with a daily or monthly limit. check: called after each."""
         scopes = [scope for scope in admission.scopes() if has_periods(scope.limits)]
         if not scopes:
             return {}
@@ -310,14 +331,17 @@ class Limiter:
             if told is not None and told.counted != period_flags(scope.limits):
                 # A limit was set since, for which nothing is known.
                 accounts[scope.name].told = None
-        try:
-            return {
-                scope.name: await get(admission.tenant_id, scope.name, accounts[scope.name], admission.now)
-                for scope in scopes
-            }
-        except LedgerAway as error:
-            message = "what is left of your quota cannot be checked at the moment"
-            raise Unavailable(message, retry_after_s=5) from error
+        readings = {}
+        for scope in scopes:
+            try:
+                reading = await get(admission.tenant_id, scope.name, accounts[scope.name], admission.now)
+            except LedgerAway as error:
+                message = "what is left of your quota cannot be checked at the moment"
+                raise Unavailable(message, retry_after_s=5) from error
+            readings[scope.name] = reading
+            if check is not None:
+                check(readings)
+        return readings
 
     def _give_back(self, entry: Entry) -> None:
         self.local.leave(entry)

@@ -75,7 +75,7 @@ class Account:
     def forget_before(self, horizon: float) -> None:
         self.horizon = horizon
         entries = self.entries
-        while entries and entries[0].at <= horizon:
+        while entries and (entries[0].at <= horizon or entries[0].is_void):
             entry = entries.popleft()
             if not entry.is_void:
                 self.num_requests -= 1
@@ -90,6 +90,8 @@ class Reading:
     spent_this_month: int
     closed_tokens: int
     closed_nanousd: int
+    read_at: float = -math.inf
+    """When the ledger began to be read."""
 
 
 class Told(NamedTuple):
@@ -145,6 +147,9 @@ class LocalLimiter:
             if entry.at > account.horizon:
                 account.num_requests -= 1
                 account.tokens -= entry.tokens
+            if account.entries and account.entries[-1] is entry:
+                # As usual for a refusal: in a flood, the rest would be looked through for the oldest that counts.
+                account.entries.pop()
         entry.is_void = True
 
     def note_known(self, entry: Entry, *, is_known: bool = True) -> None:
@@ -246,7 +251,8 @@ class LocalLimiter:
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(tenant_id.int & 0xFF, deque())
-            if len(self._accounts) > MAX_ACCOUNTS:
+            for _ in range(2 if len(self._accounts) > MAX_ACCOUNTS else 0):
+                # Two for each new one, so that a crowd's accounts become fewer again.
                 self._drop_idlest(now)
         else:
             self._accounts.move_to_end(key)

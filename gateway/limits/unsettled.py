@@ -68,4 +68,6 @@ def read_unsettled(data_dir: Path) -> Iterator[tuple[Path, Unsettled]]:
 
 def _came_to(event: UsageEvent) -> CameTo:
     tokens = event.prompt_tokens + event.completion_tokens
-    return CameTo(event.request_id, str(event.tenant_id), tokens, event.cost_nanousd, event.status == "error")
+    # An error that was told in mid-answer is not refunded: then there are tokens.
+    is_refund = event.status == "error" and not tokens
+    return CameTo(event.request_id, str(event.tenant_id), tokens, event.cost_nanousd, is_refund)

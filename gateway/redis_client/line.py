@@ -5,6 +5,8 @@ The number of commands under way is bounded, so that a burst of commands (from u
 where it does not count against Redis. In Redis, which answers everything it has read at once, the burst would make
 Redis look slow. The bound adapts like a congestion window (Chiu and Jain, 1989): it is halved when an answer takes
 long, so that a Redis with only part of a core gets fewer commands at a time, and grows by the number of quick answers.
+Long and quick are measured from the quickest answer of the last seconds, so that a distant Redis is not taken for a
+busy one. Nobody waits here for long: a call that cannot be written within two deadlines is lost.
 
 A call's age is counted in ticks of our own event loop. A slow loop ticks late, so our own slowness never makes Redis
 look slow, and the socket is read between any two ticks.
@@ -33,6 +35,12 @@ LEAST_IN_FLIGHT = 4
 """The smallest bound while Redis answers slowly."""
 SOON_TICKS = 1
 LONG_TICKS = 3
+"""How much longer than the quickest answer a quick one and a slow one take."""
+MAX_WAY_TICKS = TICKS // 2
+"""The most that counts as the way to Redis and back, which no smaller window makes shorter."""
+WAY_SEEN_TICKS = 100 * TICKS
+"""For how long, and at most twice as long, an answer counts as the quickest."""
+MAX_QUEUED_TICKS = 2 * TICKS
 
 _OUR_FAULT = ("ERR", "WRONGTYPE", "NOSCRIPT")
 
@@ -81,6 +89,8 @@ class Line(asyncio.Protocol):
         self._narrowed_at = -1
         """The tick at which the window was last halved. Slow answers to calls written until then are not new evidence
         of slowness."""
+        self._quickest = self._quickest_before = MAX_WAY_TICKS
+        """The smallest age of an answer in the current and in the previous period of WAY_SEEN_TICKS."""
         self._probe: Call | None = None
         self.is_introduced = False
         """Whether the handshake is done. Until then the connection attempt has its own deadline, and answers do not
@@ -168,9 +178,11 @@ class Line(asyncio.Protocol):
     def _adapt(self, oldest: int, *, num_answers: int) -> None:
         """Adapt the window to how long answers took. oldest: the tick at which the oldest answered call was written."""
         age = self._ticks - oldest
-        if age <= SOON_TICKS:
+        self._quickest = min(self._quickest, age)
+        longer = age - min(self._quickest, self._quickest_before)
+        if longer <= SOON_TICKS:
             self._window = min(self._window + num_answers, self._max_in_flight)
-        elif age >= LONG_TICKS and oldest > self._narrowed_at:
+        elif longer >= LONG_TICKS and oldest > self._narrowed_at:
             self._narrowed_at = self._ticks
             self._window = max(self._window // 2, LEAST_IN_FLIGHT)
 
@@ -253,6 +265,8 @@ class Line(asyncio.Protocol):
             return
         self._ticked_at = now
         self._ticks += 1
+        if self._ticks % WAY_SEEN_TICKS == 0:
+            self._quickest_before, self._quickest = self._quickest, MAX_WAY_TICKS
         if self._ticks - self._waiting[0].tick >= DROP_TICKS:
             self.close()
             return
@@ -261,6 +275,8 @@ class Line(asyncio.Protocol):
 
     def _judge(self) -> None:
         """End the calls that are late. However many there are, they count as one late answer."""
+        while self._queue and self._ticks - self._queue[0].tick >= MAX_QUEUED_TICKS:
+            _end(self._queue.popleft(), Lost("not sent, Redis is slow"))
         if not self._is_old(self._waiting[0]):
             return
         is_any_new = False

@@ -79,6 +79,7 @@ async def test_a_heartbeat_that_lies_ahead_keeps_no_dead_gateway_alive(own_valke
         keeper = LeaseKeeper(limiter, data_dir=own_valkey.folder)
         while True:
             await keeper.beat()
+            await keeper.sweep_dead()
             try:
                 await limiter.admit(admission(tenant_id, tier))
                 break

@@ -202,3 +202,23 @@ async def test_what_an_older_state_holds_as_running_is_freed_and_compared_again(
         assert limiter.floor._doubt.is_set()
         await compare(limiter, clock)
         assert await counted(limiter, tenant_id) == (600, 0)
+
+
+async def test_a_reading_is_as_old_as_the_ledger_was_when_it_was_read(valkey: ValkeyProcess) -> None:
+    """A request that ended after the reading, and before it was used, is not set off against it."""
+    ledger, clock, tenant_id = KnownLedger(), Later(), uuid4()
+    async with open_limiter(valkey.url, ledger=ledger, clock=clock) as limiter:
+        await spend(limiter, tenant_id, tokens=100, cost_nanousd=10)
+        clock.by_s += FRESH_S + 1
+        ledger.tokens, ledger.nanousd = 400, 40
+        await limiter.usage_now(admission(tenant_id, TIER))
+        clock.by_s += FRESH_S / 3
+        late = limiter.local.enter(admission(tenant_id, TIER, tokens=250, cost_nanousd=25))
+        limiter.local.close(late, 250, 25)
+        clock.by_s += FRESH_S / 3
+        looks = await limiter.floor.look(NOW, is_in_doubt=True)
+        clock.by_s += 60
+        await limiter.floor.hold(looks)
+        assert await counted(limiter, tenant_id) == (400, 40)
+        await limiter._telling.tell(late).future
+        assert await counted(limiter, tenant_id) == (650, 65)

@@ -1,8 +1,10 @@
 """What a gateway holds lives as long as its heartbeat, comes back after that, and is never counted twice."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,11 +12,14 @@ from gateway.domain.catalog import TierTerms
 from gateway.http.errors import LimitReached
 from gateway.limits.commands import held_key
 from gateway.limits.leases import LeaseKeeper
+from gateway.limits.ledger import STALE_S, Used
 from gateway.limits.limiter import Limiter
 from gateway.limits.unsettled import read_unsettled, write_unsettled
 from gateway.redis_client import connect_redis
 from tests.support.events import make_event
-from tests.support.limiters import admission, open_limiter
+from tests.support.freezing_proxy import freezing_proxy
+from tests.support.gateways import eventually
+from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
 
@@ -44,6 +49,7 @@ async def beat_until_free(
     async with asyncio.timeout(20):
         while await is_refused(limiter, tenant_id, tokens=tokens, tier=tier):
             await keeper.beat()
+            await keeper.sweep_dead()
             await asyncio.sleep(LEASE_S / 10)
 
 
@@ -54,7 +60,9 @@ async def test_a_beating_gateway_keeps_what_it_holds(own_valkey: ValkeyProcess) 
         deadline = asyncio.get_running_loop().time() + 3 * LEASE_S
         while asyncio.get_running_loop().time() < deadline:
             await keeper.beat()
+            await keeper.sweep_dead()
             await other_keeper.beat()
+            await other_keeper.sweep_dead()
             assert await is_refused(other, tenant_id)
 
 
@@ -76,7 +84,9 @@ async def test_a_dead_gateways_place_is_free_after_its_lease_and_what_it_reserve
             make_event(
                 asked[0].request_id, tenant_id=str(tenant_id), prompt_tokens=4, completion_tokens=6, status="lost"
             ),
-            make_event(asked[1].request_id, tenant_id=str(tenant_id), status="error"),
+            make_event(
+                asked[1].request_id, tenant_id=str(tenant_id), prompt_tokens=0, completion_tokens=0, status="error"
+            ),
             make_event("of-somebody-else", tenant_id=str(tenant_id)),
         ]
         for _ in range(2):
@@ -106,6 +116,64 @@ async def test_an_adopted_outbox_that_is_told_before_the_lease_ends_frees_the_pl
         assert await is_refused(limiter, tenant_id, tokens=91)
 
 
+async def test_an_error_that_a_dead_gateway_told_in_mid_answer_keeps_its_tokens(own_valkey: ValkeyProcess) -> None:
+    asked = admission(uuid4(), TIER_OF_TWO, tokens=60)
+    tenant_id = asked.tenant_id
+    async with open_gateway(own_valkey) as (dead, _):
+        await dead.admit(asked)
+        incarnation = dead.presence.incarnation
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        event = make_event(
+            asked.request_id, tenant_id=str(tenant_id), prompt_tokens=5, completion_tokens=5, status="error"
+        )
+        write_unsettled(own_valkey.folder, incarnation, [event])
+        await keeper.settle_adopted()
+        assert await is_refused(limiter, tenant_id, tokens=91, tier=TIER_OF_TWO)
+        assert not await is_refused(limiter, tenant_id, tokens=90, tier=TIER_OF_TWO)
+
+
+async def test_a_request_that_is_being_decided_without_redis_is_not_tidied_away(own_valkey: ValkeyProcess) -> None:
+    """Redis has reserved it, but answered late, and the ledger takes its time."""
+
+    class SlowLedger(KnownLedger):
+        async def used(self, tenant_id: UUID, scope: str, now: datetime) -> Used:
+            asked_slowly.set()
+            await go_on.wait()
+            return Used(0, 0)
+
+    asked_slowly, go_on, tenant_id = asyncio.Event(), asyncio.Event(), uuid4()
+    later_s = 0.0
+    tier = make_tier(tokens_per_day=1_000)
+    async with (
+        freezing_proxy(own_valkey.port) as proxy,
+        asyncio.timeout(30),
+        open_limiter(
+            f"redis://127.0.0.1:{proxy.port}/0",
+            ledger=SlowLedger(),
+            deadline_s=0.2,
+            clock=lambda: time.monotonic() + later_s,
+        ) as limiter,
+    ):
+        go_on.set()
+        await limiter.settle(await limiter.admit(admission(tenant_id, tier)), tokens=0, cost_nanousd=0)
+        go_on.clear()
+        asked_slowly.clear()
+        # Nothing is at hand that the request could be decided by instead.
+        later_s = STALE_S + 1
+        proxy.freeze()
+        asked = admission(tenant_id, tier, tokens=500)
+        deciding = asyncio.create_task(limiter.admit(asked))
+        await asked_slowly.wait()
+        proxy.thaw()
+        await eventually(lambda: not limiter.is_local)
+        await LeaseKeeper(limiter, data_dir=own_valkey.folder).tidy()
+        go_on.set()
+        await limiter.settle(await deciding, tokens=300, cost_nanousd=0)
+        await eventually(lambda: not limiter.local.untold and not len(limiter.settlements))
+        [usage] = await limiter.usage_now(admission(tenant_id, tier))
+        assert (usage.num_tokens, usage.tokens_today) == (300, 300)
+
+
 async def test_a_gateway_that_was_only_paused_is_counted_right_when_it_comes_back(own_valkey: ValkeyProcess) -> None:
     tenant_id = uuid4()
     async with open_gateway(own_valkey) as (paused, paused_keeper):
@@ -114,6 +182,7 @@ async def test_a_gateway_that_was_only_paused_is_counted_right_when_it_comes_bac
             await beat_until_free(keeper, limiter, tenant_id, tokens=40)
             # It comes back, and its request is under way again...
             await paused_keeper.beat()
+            await paused_keeper.sweep_dead()
             async with asyncio.timeout(20):
                 while not await is_refused(limiter, tenant_id):
                     await paused.settlements.drain_once()
@@ -196,8 +265,11 @@ async def test_nothing_is_left_of_requests_that_ended(own_valkey: ValkeyProcess)
 async def test_gateways_know_how_many_share_the_limits(own_valkey: ValkeyProcess) -> None:
     async with open_gateway(own_valkey) as (limiter, keeper), open_gateway(own_valkey) as (_, other):
         await other.beat()
+        await other.sweep_dead()
         await keeper.beat()
+        await keeper.sweep_dead()
         assert limiter.local.num_gateways == 2
         await other.leave()
         await keeper.beat()
+        await keeper.sweep_dead()
         assert limiter.local.num_gateways == 1

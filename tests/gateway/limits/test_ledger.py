@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from gateway.billing.ledger import UsageLedger
+from gateway.domain.limits import LimitScope, ScopeLimits
 from gateway.http.errors import LimitReached
 from gateway.limits.ledger import STALE_S, LedgerAway, Readings, Used
 from gateway.limits.local import LocalLimiter
@@ -186,3 +187,26 @@ async def test_a_request_does_not_wait_for_the_ledger_to_seed_redis_if_it_can_be
             # Redis is told of it.
             await eventually(lambda: second.entry.is_known)
             assert redis.exists(f"tiergate:{{{tenant_id}}}:limits:tenant")
+
+
+async def test_new_end_users_of_a_tenant_without_room_are_not_looked_up(own_valkey: ValkeyProcess) -> None:
+    """Neither with Redis nor without it: else whoever makes up names could have the ledger read without end."""
+    ledger, tenant_id = KnownLedger(), uuid4()
+    tier, limits = make_tier(budget_nanousd_per_month=100), ScopeLimits(tokens_per_day=1_000)
+    async with open_limiter(own_valkey.url, ledger=ledger) as limiter:
+        reservation = await limiter.admit(admission(tenant_id, tier, cost_nanousd=100))
+        await limiter.settle(reservation, tokens=1, cost_nanousd=100)
+        ledger.nanousd, num_calls = 100, ledger.num_calls
+        for i in range(20):
+            with pytest.raises(LimitReached, match="budget"):
+                await limiter.admit(admission(tenant_id, tier, LimitScope(f"user:{i}", limits), cost_nanousd=1))
+        assert ledger.num_calls == num_calls
+        with Redis.from_url(own_valkey.url) as redis:
+            assert redis.keys("*:limits:user:*") == []
+        own_valkey.stop()
+        await eventually(lambda: limiter.is_local)
+        for i in range(20):
+            with pytest.raises(LimitReached, match="budget"):
+                await limiter.admit(admission(tenant_id, tier, LimitScope(f"user:{i}", limits), cost_nanousd=1))
+        # The tenant's own, at most.
+        assert ledger.num_calls <= num_calls + 1

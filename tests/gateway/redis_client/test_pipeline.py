@@ -248,6 +248,49 @@ async def test_a_late_answer_is_late_and_then_still_told(tmp_path: Path) -> None
     valkey.stop()
 
 
+async def test_nobody_waits_for_long_behind_others_calls(valkey: ValkeyProcess) -> None:
+    """A Redis that answers in time, but not as many as are asked: the rest is given up instead of waiting for ever."""
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", valkey.port)
+        while data := await reader.read(2**16):
+            behind_writer.write(data)
+            answer = await behind_reader.read(2**16)
+            # Two thirds of the deadline.
+            await asyncio.sleep(0.2)
+            writer.write(answer)
+        behind_writer.close()
+
+    async with server(slow) as url, open_pipeline(url, deadline_s=0.3) as (pipeline, seen):
+        calls = [pipeline.send(encode("ECHO", str(i))).future for i in range(2_000)]
+        async with asyncio.timeout(20):
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        lost = [each for each in outcomes if isinstance(each, Lost)]
+        assert lost and len(lost) + sum(isinstance(each, bytes) for each in outcomes) == len(outcomes)
+        assert (seen.num_late, seen.num_lines) == (0, NUM_LINES)
+
+
+async def test_a_distant_redis_is_not_taken_for_a_busy_one(valkey: ValkeyProcess) -> None:
+    async def distant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", valkey.port)
+
+        async def back() -> None:
+            while data := await behind_reader.read(2**16):
+                asyncio.get_running_loop().call_later(0.2, writer.write, data)
+
+        returning = asyncio.create_task(back())
+        while data := await reader.read(2**16):
+            behind_writer.write(data)
+        behind_writer.close()
+        await returning
+
+    async with server(distant) as url, open_pipeline(url, deadline_s=0.5) as (pipeline, seen):
+        for _ in range(8):
+            await asyncio.gather(*(pipeline.execute("ECHO", str(i)) for i in range(40)))
+        assert max(line.window for line in pipeline._lines if line is not None) == MAX_IN_FLIGHT
+        assert seen.num_late == 0
+
+
 async def test_a_server_that_is_not_redis_is_left_alone() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
