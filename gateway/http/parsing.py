@@ -26,6 +26,7 @@ _FREE_PARTS = 4096
 _MIN_BYTES_A_PART = 16
 """A body may come in _FREE_PARTS parts of any size. Further parts must hold _MIN_BYTES_A_PART bytes on average, since
 each part costs a callback."""
+_MAX_OFFERS = 32
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 BETWEEN, HEAD, BODY, DEAF = range(4)
@@ -54,6 +55,8 @@ class RequestParsing(HttpToolsProtocol, ABC):
         self._refusal: GatewayError | None = None
         """The error with which a parser callback gave up."""
         self._plain_head = b""
+        self._num_offers = 0
+        """Upgrade offers within the piece of data that is being parsed."""
         self.num_parsed = 0
         """Requests parsed to their end."""
         self._head_bytes = 0
@@ -79,7 +82,13 @@ class RequestParsing(HttpToolsProtocol, ABC):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self.parser, self._parsing = _make_parser(self), BETWEEN
-            return self.data_received(self._plain_head + data[upgrade.args[0] :])
+            if self._num_offers >= _MAX_OFFERS:
+                return self._refuse(InvalidRequest("too many upgrade offers at once on one connection"), "invalid HTTP")
+            self._num_offers += 1
+            try:
+                return self.data_received(self._plain_head + data[upgrade.args[0] :])
+            finally:
+                self._num_offers -= 1
         except httptools.HttpParserError as error:
             refusal, self._refusal = self._refusal, None
             if refusal is None:
@@ -146,7 +155,8 @@ class RequestParsing(HttpToolsProtocol, ABC):
         lines = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection")]
         if not self.parser.should_keep_alive():
             lines.append((b"connection", b"close"))
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self.url, head_block(lines))
+        version = self.parser.get_http_version().encode()
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, head_block(lines))
 
     def _complete_scope(self) -> str:
         version = self.parser.get_http_version()

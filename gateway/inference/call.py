@@ -13,6 +13,7 @@ from gateway.upstream.streams.events import BrokenStream
 from gateway.upstream.streams.foreign import ForeignStream
 from gateway.upstream.streams.own import ToldIds, WorkerStream
 from protocol.errors import ADAPTER_UNAVAILABLE, ErrorBody
+from protocol.foreign_json import UNREADABLE
 from protocol.load import LOAD_HEADER
 from router.fleet import Member
 from router.policy import Decision
@@ -78,7 +79,12 @@ class Call:
         if self.member.engine == "tiergate":
             return WorkerStream(is_whole=not request.stream, told=self.told)
         wants_usage = request.stream_options is not None and request.stream_options.include_usage
-        return ForeignStream(wants_usage=wants_usage, model_at_member=model, model=self._record.shown_model)
+        return ForeignStream(
+            wants_usage=wants_usage,
+            model_at_member=model,
+            model=self._record.shown_model,
+            most_tokens=self._record.measured.most_tokens,
+        )
 
     async def next(self) -> bytes:
         """The next bytes for the client; call `check` afterwards. Raises MemberFailed."""
@@ -147,7 +153,7 @@ def failure_of(body: bytes, member: Member) -> MemberFailed | MemberRefused:
     MemberFailed another replica may do better."""
     try:
         error = _ERROR.decode(body).error
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         error = None
     if error is not None and error.code == ADAPTER_UNAVAILABLE:
         return adapter_unavailable(member)

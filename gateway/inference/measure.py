@@ -67,6 +67,13 @@ class Measured(msgspec.Struct, frozen=True):
     scores: tuple[Score, ...] = ()
     kept_tokens: int | None = None
     """How many of a prompt's last tokens were counted, if the request asks for truncation."""
+    num_prompts: int = 1
+
+    @property
+    def most_tokens(self) -> int:
+        """The most that a server may report for the request's prompts, or for its answers: all of the context window
+        for each."""
+        return max(self.num_prompts, self.num_choices) * max([pool.context_window for pool in self.pools])
 
     @property
     def tokens(self) -> int:
@@ -139,6 +146,7 @@ async def measure(accepted: AcceptedGeneration, services: Services, *, scores_al
         prompt_tokens=counted.total,
         num_choices=num_choices,
         kept_tokens=kept,
+        num_prompts=counted.num_prompts,
         policy=policy,
         pools=pools,
         adapter_name=adapter.name if adapter else None,

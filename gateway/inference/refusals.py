@@ -17,6 +17,7 @@ from gateway.http.errors import (
 from gateway.upstream.client import MemberFailed, MemberRefused
 from protocol.context_window import CONTEXT_LENGTH_EXCEEDED
 from protocol.errors import ErrorBody, encode_error
+from protocol.foreign_json import UNREADABLE
 from router import errors as route_errors
 from router.fleet import Member
 
@@ -42,7 +43,7 @@ def as_refusal(error: MemberRefused, *, sent_model: str, shown_model: str) -> Up
     """The member's own error body if it has OpenAI's format, with the model renamed to the name the client knows."""
     try:
         _ERROR_BODY.decode(error.body)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         message = f"the model's server refused the request with status {error.status}"
         return UpstreamRefused(error.status, encode_error(message, type="invalid_request_error"))
     body = error.body

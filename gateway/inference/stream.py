@@ -4,8 +4,6 @@ the last byte."""
 import time
 from typing import cast
 
-import msgspec
-
 from gateway.inference.accounts import Accounts
 from gateway.inference.call import Call, MemberStream, failure_of, post
 from gateway.inference.exchange import Exchange
@@ -17,6 +15,7 @@ from gateway.upstream.client import Answer, MemberFailed
 from gateway.upstream.streams.own import ToldIds
 from gateway.upstream.streams.whole import read_whole
 from protocol.accounting import DONE_EVENT
+from protocol.foreign_json import UNREADABLE
 from protocol.requests import GenerationRequest
 from router.balance import order
 from router.fleet import Member
@@ -68,7 +67,7 @@ class Relay:
                     raise
             if self._request.stream:
                 await self._stream(call)
-            elif call.answer.is_event_stream:
+            elif call.answer.is_event_stream and call.member.engine == "tiergate":
                 await self._collect(call)
             else:
                 await pass_whole(call.answer, decision, call.member, self._exchange, record, self._accounts)
@@ -233,8 +232,8 @@ async def pass_whole(
     is_own = member.engine == "tiergate"
     model = None if is_own or (decision.adapter or member.model_name) == record.shown_model else record.shown_model
     try:
-        whole = read_whole(body, answer, is_own=is_own, model=model)
-    except (msgspec.MsgspecError, TypeError) as error:
+        whole = read_whole(body, answer, is_own=is_own, model=model, most_tokens=record.measured.most_tokens)
+    except (*UNREADABLE, TypeError) as error:
         raise MemberFailed(f"{member.worker_id} sent no JSON that we understand: {error}") from error
     if whole.is_error:
         raise failure_of(body, member)

@@ -16,6 +16,7 @@ MAX_ANSWER_BYTES = 64 * 2**20
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FAULTS = frozenset({500, 502, 504})
 _WRONG_KEY = 401
+_MAX_RETRY_AFTER_S = 3600.0
 
 
 class MemberFailed(Exception):
@@ -180,7 +181,7 @@ class WorkerClient:
             raise adapter_unavailable(member)
         if status in _RETRYABLE:
             retry_after = connection.headers.get(b"retry-after", b"")
-            retry_after_s = float(retry_after) if retry_after.isdigit() else None
+            retry_after_s = min(float(retry_after), _MAX_RETRY_AFTER_S) if retry_after.isdigit() else None
             message = f"{member.worker_id} answered {status}"
             is_fault = status in _FAULTS
             raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True, is_fault=is_fault)
@@ -189,6 +190,8 @@ class WorkerClient:
             raise MemberFailed(f"{member.worker_id} does not have what we ask for", is_reachable=True, is_missing=True)
         if status in (401, 403) or status < 400:
             raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
+        if status >= 500:
+            raise MemberFailed(f"{member.worker_id} answered {status}", is_reachable=True, is_fault=True)
         raise MemberRefused(status, body)
 
     def _keys_for(self, url: str, *, engine: str) -> tuple[str | None, ...]:

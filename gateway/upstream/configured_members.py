@@ -9,6 +9,7 @@ import msgspec
 from gateway.settings import GatewaySettings, MemberConfig, PoolConfig
 from gateway.upstream.client import MemberFailed, WorkerClient
 from gateway.upstream.foreign_load import ForeignLoad, read_metrics
+from protocol.foreign_json import UNREADABLE
 from protocol.load import LoadReport
 from router.fleet import Member
 
@@ -54,7 +55,7 @@ class FixedMembers:
             status, body = await self._get(config, "/load")
             load = msgspec.json.decode(body, type=LoadReport) if status == 200 else None
             return _member(config, pool.model, load=load, is_healthy=load is not None)
-        except (MemberFailed, msgspec.MsgspecError) as error:
+        except (MemberFailed, *UNREADABLE) as error:
             _log.debug("the member %s is not healthy: %s", config.url, error)
             return _member(config, pool.model, is_healthy=False)
 
@@ -73,7 +74,7 @@ class FixedMembers:
         try:
             names = {model.id for model in _MODELS.decode(models).data}
             status, text = await self._get(config, "/metrics")
-        except (MemberFailed, msgspec.MsgspecError):
+        except (MemberFailed, *UNREADABLE):
             # The server has answered /v1/models, so it still counts as up.
             return None
         told = read_metrics(text) if status == 200 else None

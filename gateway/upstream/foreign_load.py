@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from protocol.foreign_json import UNREADABLE
+
 # The numbers of running and of waiting requests, and the share of the KV cache in use.
 _NAMES: dict[bytes, str] = {
     b"vllm:num_requests_running": "running",
@@ -58,7 +60,7 @@ def _unquoted(text: bytes) -> bytes:
         return text
     try:
         return msgspec.json.decode(text, type=str).encode()
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return text
 
 

@@ -20,8 +20,9 @@ async def serving_member(
     num_waiting: int = 0,
     adapters: tuple[str, ...] = (),
     max_model_len: int = 512,
+    models: Handler | None = None,
 ) -> AsyncIterator[str]:
-    """The URL of a server that reports a load and answers completions with `handler`."""
+    """The URL of a server that reports a load, answers completions with `handler`, and lists models with `models`."""
     report = LoadReport(
         worker_id=worker_id,
         model="m",
@@ -45,12 +46,12 @@ async def serving_member(
     async def load(_request: web.Request) -> web.Response:
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
-    async def models(_request: web.Request) -> web.Response:
+    async def no_models(_request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": []})
 
     app = web.Application()
     app.router.add_get("/load", load)
-    app.router.add_get("/v1/models", models)
+    app.router.add_get("/v1/models", models or no_models)
     app.router.add_post("/v1/chat/completions", handler)
     app.router.add_post("/v1/completions", handler)
     app.router.add_post("/v1/embeddings", handler)

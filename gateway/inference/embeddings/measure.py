@@ -61,6 +61,7 @@ async def measure(accepted: Accepted[EmbeddingsRequest], services: Services) -> 
         is_scored=False,
         prompt_tokens=sum(counts),
         num_choices=0,
+        num_prompts=len(texts),
         policy=policy,
         pools=(pool,),
         adapter_name=adapter.name if adapter else None,

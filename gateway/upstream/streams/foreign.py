@@ -9,8 +9,8 @@ import msgspec
 
 from gateway.upstream.streams.events import EventBuffer
 from protocol.accounting import joint_reason
+from protocol.foreign_json import UNREADABLE
 
-_MAX_COUNT = 2**53
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _REASON = re.compile(rb'"finish_reason"\s*:\s*"')
 _FEW_EVENTS = 4
@@ -33,22 +33,22 @@ class ForeignUsage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
-def read_usage(reported: object) -> ForeignUsage | None:
-    """The figures of a `usage` field, as far as they are valid counts; None without a count of the prompt. Never
-    raises: invalid figures are no reason to lose an answer."""
+def read_usage(reported: object, *, most: int) -> ForeignUsage | None:
+    """The figures of a `usage` field, as far as they are valid counts of at most `most` tokens; None without a count of
+    the prompt. Never raises: invalid figures are no reason to lose an answer."""
     if not isinstance(reported, dict):
         return None
-    prompt_tokens = _count(reported.get("prompt_tokens"))
+    prompt_tokens = _count(reported.get("prompt_tokens"), most)
     details = reported.get("prompt_tokens_details")
-    cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    cached_tokens = _count(details.get("cached_tokens"), most) if isinstance(details, dict) else None
     if prompt_tokens is None:
         return None
-    return ForeignUsage(prompt_tokens, _count(reported.get("completion_tokens")), cached_tokens or 0)
+    return ForeignUsage(prompt_tokens, _count(reported.get("completion_tokens"), most), cached_tokens or 0)
 
 
-def _count(reported: object) -> int | None:
+def _count(reported: object, most: int) -> int | None:
     # By the exact type: a bool is an int, too.
-    return reported if type(reported) is int and 0 <= reported <= _MAX_COUNT else None
+    return reported if type(reported) is int and 0 <= reported <= most else None
 
 
 class Choice(msgspec.Struct):
@@ -99,7 +99,9 @@ class ForeignStream:
     accounting = None
     is_waiting = False
 
-    def __init__(self, *, wants_usage: bool, model_at_member: str, model: str) -> None:
+    def __init__(self, *, wants_usage: bool, model_at_member: str, model: str, most_tokens: int) -> None:
+        """most_tokens: the most that its figures may be."""
+        self._most_tokens = most_tokens
         self._buffer = EventBuffer()
         self._wants_usage = wants_usage
         self._rename = _rename(model_at_member, model) if model_at_member != model else None
@@ -194,7 +196,7 @@ class ForeignStream:
         self._finish_reasons += reasons
         if chunk.choices and not reasons and any(choice.has_token for choice in chunk.choices):
             self.num_tokens += 1
-        usage = read_usage(chunk.usage)
+        usage = read_usage(chunk.usage, most=self._most_tokens)
         if usage is not None:
             self._usage, self._num_tokens_before_usage = usage, self.num_tokens
         if isinstance(chunk.usage, dict) and not chunk.choices and not self._wants_usage:
@@ -264,5 +266,5 @@ def _decode(payload: bytes) -> _Chunk:
     """An empty chunk for data that is not in OpenAI's format; that data is passed on unread."""
     try:
         return _CHUNK.decode(payload)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return _Chunk()

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.upstream.streams.events import MAX_EVENT_BYTES, BrokenStream, EventBuffer
 from protocol.accounting import DONE_EVENT, Accounting
+from protocol.foreign_json import UNREADABLE
 
 # A stand-alone comment ends with its blank line; a comment before data ends with its line.
 _TOKENS = re.compile(rb"^: tokens(?:@([0-9]+))? ([0-9,]*)\n\n?", re.MULTILINE)
@@ -135,7 +136,7 @@ class WorkerStream:
         if found:
             try:
                 self.accounting = _ACCOUNTING_DECODER.decode(found[1])
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise BrokenStream(str(error)) from error
             block = _ACCOUNTING.sub(b"", block)
         if b": waiting position=" in block:

@@ -32,9 +32,9 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ACCOUNTING = msgspec.json.Decoder(Accounting)
 
 
-def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None) -> Whole:
-    """model: the model name to put into the body; None passes the bytes through. Raises msgspec's errors if the body is
-    not an answer."""
+def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None, most_tokens: int) -> Whole:
+    """model: the model name to put into the body; None passes the bytes through. most_tokens: the most that a foreign
+    server's figures may be. Raises one of UNREADABLE, or TypeError, if the body is not an answer."""
     accounting = answer.header(ACCOUNTING_HEADER.encode()) if is_own else None
     if accounting is not None:
         return Whole(body, accounting=_ACCOUNTING.decode(accounting))
@@ -44,7 +44,7 @@ def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None) 
     if model is not None:
         body = msgspec.json.encode({**_FIELDS.decode(body), "model": model})
     reasons = [choice.reason for choice in read.choices or () if choice.reason]
-    reason, usage = joint_reason(reasons) if reasons else None, read_usage(read.usage)
+    reason, usage = joint_reason(reasons) if reasons else None, read_usage(read.usage, most=most_tokens)
     num_text_bytes = 0 if usage is not None and usage.completion_tokens else _num_text_bytes(read.choices or [])
     return Whole(body, usage=usage, finish_reason=reason, num_text_bytes=num_text_bytes)
 

@@ -11,7 +11,9 @@ import pytest
 
 from gateway.http.answer import REQUEST_BODY
 from gateway.http.connection import MAX_PIPELINED, Connection
+from gateway.http.errors import Unavailable
 from gateway.http.parsing import MAX_FIELDS, MAX_HEAD_BYTES
+from gateway.http.refusal import refusal_of
 from tests.support.front_doors import (
     DEADLINE_S,
     Client,
@@ -446,6 +448,27 @@ async def test_upgrades_are_ignored_quietly(caplog: pytest.LogCaptureFixture) ->
             client.close()
     assert door.bodies == [b"abc", b""] * 2
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_crowd_of_upgrade_offers_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Under overload each is answered while the rest of the data is parsed, so nothing else bounds their number."""
+    offer = request("POST", "/", "Connection: Upgrade", "Upgrade: a", "Content-Length: 0")
+    async with served() as door:
+        door.door.turn_away = lambda _scope: refusal_of(Unavailable("busy", retry_after_s=1))
+        answers = await (await door.send(offer * 400)).read_all()
+    assert 16 < answers.count(b"HTTP/1.1 503") < 400
+    assert answers.count(b"HTTP/1.1 400") == 1 and b"too many upgrade offers" in answers
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_an_upgrade_offer_of_an_old_client_is_answered_as_such() -> None:
+    async def stream(running: Served, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": False})
+
+    async with served(stream) as door:
+        old = await (await door.send(b"GET / HTTP/1.0\r\nUpgrade: a\r\nConnection: upgrade\r\n\r\n")).read_all()
+    assert old.endswith(b"\r\n\r\na") and b"chunked" not in old
 
 
 async def test_expect_100_continue_is_told_to_go_on() -> None:

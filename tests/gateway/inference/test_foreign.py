@@ -35,11 +35,16 @@ FIGURES = event(choices=[], usage=USAGE)
 
 @asynccontextmanager
 async def gateway_before(
-    tmp_path: Path, valkey: ValkeyProcess, *handlers: Handler, context_window: int = 512, **settings: Any
+    tmp_path: Path,
+    valkey: ValkeyProcess,
+    *handlers: Handler,
+    context_window: int = 512,
+    models: Handler | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway whose pool has these foreign members."""
     async with AsyncExitStack() as stack:
-        urls = [await stack.enter_async_context(serving_member(handler)) for handler in handlers]
+        urls = [await stack.enter_async_context(serving_member(handler, models=models)) for handler in handlers]
         members = [{"url": url, "engine": "openai", "model": "their-name"} for url in urls]
         pool = {"model": "m", "context_window": context_window, "members": members}
         yield await stack.enter_async_context(

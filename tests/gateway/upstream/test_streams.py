@@ -53,7 +53,7 @@ def pieces(sent: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def foreign(*, wants_usage: bool = False, model: str = "a") -> ForeignStream:
-    return ForeignStream(wants_usage=wants_usage, model_at_member="a", model=model)
+    return ForeignStream(wants_usage=wants_usage, model_at_member="a", model=model, most_tokens=10**6)
 
 
 @given(cuts=Cuts)
@@ -291,7 +291,7 @@ def test_a_foreign_models_name_becomes_ours_and_nothing_else_changes() -> None:
 def test_a_foreign_models_name_is_found_however_json_writes_it(name: str, sign: bytes) -> None:
     # Our own name may end as theirs does, and hold what a replacement pattern would understand.
     for ours in ("ours", r"\\1-r-7b", f"x/{name}"):
-        stream = ForeignStream(wants_usage=True, model_at_member=name, model=ours)
+        stream = ForeignStream(wants_usage=True, model_at_member=name, model=ours, most_tokens=10**6)
         for theirs in (name, name.replace("/", "\\/")):
             event = data_event(b'{"model"%b"%b","choices":[{"delta":{"content":"t"}}]}' % (sign, theirs.encode()))
             shown = event.replace(b'"%b"' % theirs.encode(), msgspec.json.encode(ours))
