@@ -98,11 +98,7 @@ class OverloadGuard:
 
     def turns_away(self, priority: int) -> bool:
         """As `check`, but returns whether to refuse, for a caller that answers itself. A refusal is counted."""
-        index = _class_of(priority)
-        is_refused = self._refuses(index)
-        if is_refused:
-            self._count_refusal(index)
-        return is_refused
+        return self._counts_refusal(_class_of(priority))
 
     def note_beat(self, lateness_s: float) -> None:
         self._lag.note(lateness_s)
@@ -124,12 +120,14 @@ class OverloadGuard:
         return self._shedder.refuses(index, num_preparing=self.num_preparing + self._num_arrived)
 
     def _check(self, index: int) -> None:
-        if self._refuses(index):
-            self._count_refusal(index)
+        if self._counts_refusal(index):
             raise overloaded(self._jitter.choice(RETRY_AFTER_S))
 
-    def _count_refusal(self, index: int) -> None:
+    def _counts_refusal(self, index: int) -> bool:
+        if not self._refuses(index):
+            return False
         self._metrics.overload_refusals.add((PRIORITY_CLASSES[index],))
+        return True
 
 
 def overloaded(retry_after_s: int) -> Saturated:

@@ -154,8 +154,6 @@ def possible_pools(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tup
     `decide` does."""
     route = _route(request, tier, fleet)
     wanted = route.pools[0]
-    if len(route.pools) == 1:
-        return route.pools
     return tuple(
         [
             pool
@@ -302,8 +300,7 @@ def _own_route(request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> _Route:
 def _requested(named: Pool, request: RouteRequest, tier: TierPolicy, fleet: Fleet) -> tuple[Pool, ...]:
     """A pool requested by name must itself be allowed and its context window large enough; only load and health may
     move the request to another pool."""
-    if not _is_allowed(named, tier) or not _fits(named, request):
-        _fitting(request, _allowed((named,), request, tier))
+    _fitting(request, _allowed((named,), request, tier))
     if named.name != LARGE or request.needs_large or not request.can_move:
         return (named,)
     other = fleet.pools.get(SMALL)

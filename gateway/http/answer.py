@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.http.header_block import default_block, head_block
+from gateway.http.header_block import head_block
 from gateway.http.refusal import Refusal
 from gateway.http.rendering import error_body, error_headers, error_status
 
@@ -93,13 +93,13 @@ class Answer(RequestResponseCycle):
         self.is_bodiless = status in _WITHOUT_BODY or self.scope["method"] == "HEAD"
         if self.more_body and self.keep_alive:
             self.keep_alive = _announced_bytes(self.scope["headers"]) <= MAX_DISCARDED_BODY_BYTES
-        lines = list(headers)
-        for name, value in (*self.default_headers, *lines):
+        lines = [*self.default_headers, *headers]
+        for name, value in lines:
             if name == b"content-length":
                 self.num_bytes_left = int(value)
             elif name == b"connection" and b"close" in value.lower():
                 self.keep_alive = False
-        if not self.keep_alive and not any(name == b"connection" for name, _ in (*self.default_headers, *lines)):
+        if not self.keep_alive and not any(name == b"connection" for name, _ in lines):
             lines.append((b"connection", b"close"))
         self.chunked_encoding = (
             self.num_bytes_left is None and not self.is_bodiless and self.scope["http_version"] == "1.1"
@@ -109,10 +109,7 @@ class Answer(RequestResponseCycle):
         elif self.num_bytes_left is None and not self.is_bodiless:
             # HTTP/1.0 has no chunked encoding: closing the connection marks the end of the answer.
             self.keep_alive = False
-        block += default_block(self.default_headers)
-        if lines:
-            block += head_block(lines)
-        self._unsent = STATUS_LINE[status] + block + b"\r\n"
+        self._unsent = STATUS_LINE[status] + block + head_block(lines) + b"\r\n"
 
     def _write_body(self, body: bytes, *, more_body: bool) -> None:
         if not self.response_started or self.response_complete:

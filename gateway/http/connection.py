@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from gateway.http.answer import REQUEST_BODY, Answer
 from gateway.http.errors import BodyTimeout, GatewayError, HeadTimeout, InvalidRequest, Unavailable
 from gateway.http.front_door import NEVER, SILENT_S, FrontDoor
-from gateway.http.header_block import default_block
+from gateway.http.header_block import head_block
 from gateway.http.known_head import KnownHead, known_head
 from gateway.http.parsing import BETWEEN, BODY, DEAF, HEAD, RequestParsing
 from gateway.http.refusal import Refusal, refusal_of
@@ -332,7 +332,7 @@ class Connection(RequestParsing):
         return self._refusal_bytes(refusal_of(error, connection="close"))
 
     def _refusal_bytes(self, refusal: Refusal) -> bytes:
-        default = default_block(self.server_state.default_headers)
+        default = head_block(self.server_state.default_headers)
         return STATUS_LINE[refusal.status] + default + refusal.block + b"\r\n" + refusal.body
 
     def _end(self) -> None:

@@ -27,6 +27,7 @@ _MIN_BYTES_A_PART = 16
 """A body may come in _FREE_PARTS parts of any size. Further parts must hold _MIN_BYTES_A_PART bytes on average, since
 each part costs a callback."""
 _MAX_OFFERS = 32
+"""Upgrade offers in one piece of data. What follows an offer is parsed within its parsing."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 BETWEEN, HEAD, BODY, DEAF = range(4)
@@ -56,7 +57,7 @@ class RequestParsing(HttpToolsProtocol, ABC):
         """The error with which a parser callback gave up."""
         self._plain_head = b""
         self._num_offers = 0
-        """Upgrade offers within the piece of data that is being parsed."""
+        """In the piece of data that is being parsed."""
         self.num_parsed = 0
         """Requests parsed to their end."""
         self._head_bytes = 0

@@ -16,7 +16,7 @@ async def admit(services: Services, accepted: Accepted[Any], measured: Measured)
         request_id=accepted.request_id,
         tenant_id=accepted.principal.tenant_id,
         tier=tier,
-        tokens=_to_reserve(measured, tier, inner_scopes),
+        tokens=_within_limits(measured, tier, inner_scopes) if measured.is_estimate else measured.tokens,
         cost_nanousd=measured.dearest_nanousd,
         now=accepted.received_at,
         inner_scopes=inner_scopes,
@@ -28,16 +28,10 @@ async def admit(services: Services, accepted: Accepted[Any], measured: Measured)
         raise
 
 
-def _to_reserve(measured: Measured, tier: Limits, inner_scopes: tuple[LimitScope, ...]) -> int:
-    """The most tokens that the request may have. Where only an upper bound of the prompt's length is known: all that a
-    limit grants at most, if the bound is more but the likely length is not. Otherwise the bound alone would refuse the
-    request for ever."""
-    most_written = measured.max_completion_tokens
-    most = measured.prompt_tokens + most_written
-    if not measured.is_estimate:
-        return most
+def _within_limits(measured: Measured, tier: Limits, inner_scopes: tuple[LimitScope, ...]) -> int:
+    """The tokens to reserve where only an upper bound of the prompt's length is known: all that a limit grants at most,
+    if the bound is more but the likely length is not. Otherwise the bound alone would refuse the request for ever."""
     every = (tier, *[scope.limits for scope in inner_scopes])
     limits = [limit for each in every for limit in (each.tokens_per_minute, each.tokens_per_day) if limit is not None]
-    if not limits or most <= min(limits):
-        return most
-    return max(measured.prompt_tokens // BYTES_PER_TOKEN + most_written, min(limits))
+    likely = measured.prompt_tokens // BYTES_PER_TOKEN + measured.max_completion_tokens
+    return min(measured.tokens, max(likely, min(limits, default=measured.tokens)))
