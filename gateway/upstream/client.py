@@ -13,8 +13,8 @@ from router.fleet import Member
 
 _ADAPTER_UNAVAILABLE = f'"{ADAPTER_UNAVAILABLE}"'.encode()
 MAX_ANSWER_BYTES = 64 * 2**20
-_RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
-_FAULTS = frozenset({500, 502, 504})
+_RETRYABLE = frozenset({408, 425, 429})
+"""Besides all from 500 on."""
 _WRONG_KEY = 401
 _MAX_RETRY_AFTER_S = 3600.0
 
@@ -179,19 +179,17 @@ class WorkerClient:
             self._pool.end(origin, connection)
         if status == 503 and _ADAPTER_UNAVAILABLE in body:
             raise adapter_unavailable(member)
-        if status in _RETRYABLE:
+        if status in _RETRYABLE or status >= 500:
             retry_after = connection.headers.get(b"retry-after", b"")
             retry_after_s = min(float(retry_after), _MAX_RETRY_AFTER_S) if retry_after.isdigit() else None
             message = f"{member.worker_id} answered {status}"
-            is_fault = status in _FAULTS
+            is_fault = status >= 500 and status != 503
             raise MemberFailed(message, retry_after_s=retry_after_s, is_reachable=True, is_fault=is_fault)
         if status == 404:
             # The client's names were checked before, so here our view of the member is wrong.
             raise MemberFailed(f"{member.worker_id} does not have what we ask for", is_reachable=True, is_missing=True)
         if status in (401, 403) or status < 400:
             raise MemberFailed(f"{member.worker_id} does not serve us as configured (status {status})")
-        if status >= 500:
-            raise MemberFailed(f"{member.worker_id} answered {status}", is_reachable=True, is_fault=True)
         raise MemberRefused(status, body)
 
     def _keys_for(self, url: str, *, engine: str) -> tuple[str | None, ...]:
