@@ -21,6 +21,8 @@ BEATS_A_LEASE = 3
 TIDY_EVERY = 12
 """How many heartbeats there are between two searches for leftovers."""
 BATCH = 500
+TENANTS_AT_ONCE = 50
+"""How many tenants are asked about together. Requests wait behind these questions."""
 KEEP_SWEPT_S = 86_400
 """How long the records of a swept gateway are kept: one that was only paused still settles its requests under way."""
 
@@ -111,7 +113,7 @@ class LeaseKeeper:
     async def tidy(self) -> None:
         """Give back requests that this gateway holds in Redis but does not know: commands were lost or reordered."""
         tenants = iter([str(tenant_id) for tenant_id in self._limiter.local.tenants()])
-        while batch := list(itertools.islice(tenants, BATCH)):
+        while batch := list(itertools.islice(tenants, TENANTS_AT_ONCE)):
             await asyncio.gather(*(self._tidy(tenant_id) for tenant_id in batch))
 
     async def _tidy(self, tenant_id: str) -> None:

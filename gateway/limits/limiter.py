@@ -22,7 +22,7 @@ from gateway.limits.availability import Availability
 from gateway.limits.commands import STEP_PARTS, admit, admit_seeded, close, show
 from gateway.limits.floor import LedgerFloor
 from gateway.limits.ledger import Ledger, LedgerAway, Readings
-from gateway.limits.local import Entry, LocalLimiter, Reading, Told
+from gateway.limits.local import Entry, LocalLimiter, Reading
 from gateway.limits.presence import LEASE_S, Presence
 from gateway.limits.refusal import refuse, refuse_too_large
 from gateway.limits.reservation import Admission, Reservation, has_periods, period_flags
@@ -30,7 +30,7 @@ from gateway.limits.scripts import SCRIPTS
 from gateway.limits.settlements import Settlement, Settlements
 from gateway.limits.standing import Standing
 from gateway.limits.telling import Telling
-from gateway.limits.usage_now import UsageNow, from_here, from_redis
+from gateway.limits.usage_now import UsageNow, ask_usage, from_here, from_redis
 from gateway.redis_client import AWAY
 from gateway.redis_client.grouping import Call
 from gateway.redis_client.line import Late
@@ -242,35 +242,8 @@ class Limiter:
         account = entry.accounts[-1]
         if entry.terms.has_periods and entry.at - account.asked_at >= ASK_USAGE_S:
             account.asked_at = entry.at
-            self._ask_usage(entry)
+            ask_usage(self.redis, entry, window_us=int(self._window_s * 1e6))
         return Reservation(entry.admission, standing, entry)
-
-    def _ask_usage(self, entry: Entry) -> None:
-        """Ask for the usage of day and month, so that there is something to decide by when Redis goes away."""
-        command = show(entry.admission, window_us=int(self._window_s * 1e6))
-        sums = [
-            (account.known_tokens, account.known_nanousd, account.closed_tokens, account.closed_nanousd)
-            for account in entry.accounts
-        ]
-        try:
-            call = self.redis.send(command, order=entry.accounts[0].order)
-        except AWAY:
-            return
-        call.future.add_done_callback(partial(self._note_usage, entry, sums))
-
-    def _note_usage(self, entry: Entry, sums: list[tuple[int, int, int, int]], done: "asyncio.Future[Reply]") -> None:
-        if done.cancelled() or done.exception() is not None:
-            return
-        reply = done.result()
-        assert isinstance(reply, bytes)
-        scopes, parts = entry.admission.scopes(), reply.split(b";")
-        for scope, account, part, (tokens, nanousd, *closed) in zip(scopes, entry.accounts, parts, sums, strict=True):
-            usage = from_redis(part, None)
-            reading = Reading(
-                max(0, (usage.tokens_today or 0) - tokens), max(0, (usage.spent_this_month or 0) - nanousd), *closed
-            )
-            counted = (usage.tokens_today is not None) + 2 * (usage.spent_this_month is not None)
-            account.told = Told(reading, entry.at, entry.terms.day, counted & period_flags(scope.limits))
 
     async def _decide_after(self, error: BaseException, asked: Entry) -> Reservation:
         """Decide locally, because Redis did not answer in time. Redis may have reserved, or may do so later."""

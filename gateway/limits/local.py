@@ -251,8 +251,9 @@ class LocalLimiter:
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(tenant_id.int & 0xFF, deque())
-            for _ in range(2 if len(self._accounts) > MAX_ACCOUNTS else 0):
+            if len(self._accounts) > MAX_ACCOUNTS:
                 # Two for each new one, so that a crowd's accounts become fewer again.
+                self._drop_idlest(now)
                 self._drop_idlest(now)
         else:
             self._accounts.move_to_end(key)

@@ -1,8 +1,15 @@
 """A scope's current usage of its limits."""
 
+import asyncio
 from dataclasses import dataclass
+from functools import partial
 
-from gateway.limits.local import Account, Reading
+from gateway.limits.commands import show
+from gateway.limits.local import Account, Entry, Reading, Told
+from gateway.limits.reservation import period_flags
+from gateway.redis_client import AWAY
+from gateway.redis_client.pipeline import Pipeline
+from gateway.redis_client.resp import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,35 @@ def from_here(account: Account, reading: Reading | None, *, window_s: float, now
         spent_this_month=spent_this_month,
         is_local=True,
     )
+
+
+def ask_usage(redis: Pipeline, entry: Entry, *, window_us: int) -> None:
+    """Ask for the usage of day and month of the entry's scopes, so that there is something to decide by when Redis goes
+    away. Does not wait: the accounts are told later."""
+    sums = [
+        (account.known_tokens, account.known_nanousd, account.closed_tokens, account.closed_nanousd)
+        for account in entry.accounts
+    ]
+    try:
+        call = redis.send(show(entry.admission, window_us=window_us), order=entry.accounts[0].order)
+    except AWAY:
+        return
+    call.future.add_done_callback(partial(_note_usage, entry, sums))
+
+
+def _note_usage(entry: Entry, sums: list[tuple[int, int, int, int]], done: "asyncio.Future[Reply]") -> None:
+    if done.cancelled() or done.exception() is not None:
+        return
+    reply = done.result()
+    assert isinstance(reply, bytes)
+    scopes, parts = entry.admission.scopes(), reply.split(b";")
+    for scope, account, part, (tokens, nanousd, *closed) in zip(scopes, entry.accounts, parts, sums, strict=True):
+        usage = from_redis(part, None)
+        reading = Reading(
+            max(0, (usage.tokens_today or 0) - tokens), max(0, (usage.spent_this_month or 0) - nanousd), *closed
+        )
+        counted = (usage.tokens_today is not None) + 2 * (usage.spent_this_month is not None)
+        account.told = Told(reading, entry.at, entry.terms.day, counted & period_flags(scope.limits))
 
 
 def _sum(counted: int, seed: int, read: int | None) -> int | None:

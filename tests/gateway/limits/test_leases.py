@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from gateway.domain.catalog import TierTerms
 from gateway.http.errors import LimitReached
 from gateway.limits.commands import held_key
@@ -16,6 +18,7 @@ from gateway.limits.ledger import STALE_S, Used
 from gateway.limits.limiter import Limiter
 from gateway.limits.unsettled import read_unsettled, write_unsettled
 from gateway.redis_client import connect_redis
+from protocol.usage import UsageStatus
 from tests.support.events import make_event
 from tests.support.freezing_proxy import freezing_proxy
 from tests.support.gateways import eventually
@@ -97,9 +100,11 @@ async def test_a_dead_gateways_place_is_free_after_its_lease_and_what_it_reserve
         assert list(read_unsettled(own_valkey.folder)) == []
 
 
+@pytest.mark.parametrize("status", ["lost", "error"])
 async def test_an_adopted_outbox_that_is_told_before_the_lease_ends_frees_the_place_too(
-    own_valkey: ValkeyProcess,
+    own_valkey: ValkeyProcess, status: UsageStatus
 ) -> None:
+    """An error that was told in mid-answer has tokens, and keeps them."""
     asked = admission(uuid4(), TIER, tokens=60)
     tenant_id = asked.tenant_id
     async with open_gateway(own_valkey) as (dead, _):
@@ -107,29 +112,13 @@ async def test_an_adopted_outbox_that_is_told_before_the_lease_ends_frees_the_pl
         incarnation = dead.presence.incarnation
     async with open_gateway(own_valkey) as (limiter, keeper):
         event = make_event(
-            asked.request_id, tenant_id=str(tenant_id), prompt_tokens=5, completion_tokens=5, status="lost"
+            asked.request_id, tenant_id=str(tenant_id), prompt_tokens=5, completion_tokens=5, status=status
         )
         write_unsettled(own_valkey.folder, incarnation, [event])
         assert await is_refused(limiter, tenant_id)
         await keeper.settle_adopted()
         assert not await is_refused(limiter, tenant_id, tokens=90)
         assert await is_refused(limiter, tenant_id, tokens=91)
-
-
-async def test_an_error_that_a_dead_gateway_told_in_mid_answer_keeps_its_tokens(own_valkey: ValkeyProcess) -> None:
-    asked = admission(uuid4(), TIER_OF_TWO, tokens=60)
-    tenant_id = asked.tenant_id
-    async with open_gateway(own_valkey) as (dead, _):
-        await dead.admit(asked)
-        incarnation = dead.presence.incarnation
-    async with open_gateway(own_valkey) as (limiter, keeper):
-        event = make_event(
-            asked.request_id, tenant_id=str(tenant_id), prompt_tokens=5, completion_tokens=5, status="error"
-        )
-        write_unsettled(own_valkey.folder, incarnation, [event])
-        await keeper.settle_adopted()
-        assert await is_refused(limiter, tenant_id, tokens=91, tier=TIER_OF_TWO)
-        assert not await is_refused(limiter, tenant_id, tokens=90, tier=TIER_OF_TWO)
 
 
 async def test_a_request_that_is_being_decided_without_redis_is_not_tidied_away(own_valkey: ValkeyProcess) -> None:
