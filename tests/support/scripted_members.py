@@ -13,7 +13,7 @@ from protocol.accounting import DONE_EVENT, Accounting, accounting_comment, data
 from tests.support.members import serving_member
 
 Json = dict[str, Any]
-WINDOW = 16_384
+WINDOW = 4096
 _numbers = itertools.count()
 
 

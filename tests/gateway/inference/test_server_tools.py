@@ -243,8 +243,8 @@ async def test_a_budget_that_ends_after_a_round_ends_the_request_and_the_round_s
 ) -> None:
     quiet = Turn(calls=(PARIS,), prompt_tokens=20, completion_tokens=7)
     # Room for the first round's reservation and not for a second one after it.
-    tier = {"budget_nanousd_per_month": 1_440_000, "default_max_tokens": 100}
-    dear = Turn(calls=(PARIS,), prompt_tokens=14_000, completion_tokens=7)
+    tier = {"budget_nanousd_per_month": 440_000, "default_max_tokens": 100}
+    dear = Turn(calls=(PARIS,), prompt_tokens=4_000, completion_tokens=7)
     for turn, num_rounds in ((quiet, 2), (dear, 1)):
         folder = tmp_path / str(num_rounds)
         async with scene(folder, valkey, (turn, ANSWER), tier=tier) as it:
@@ -261,7 +261,7 @@ async def test_a_budget_that_ends_after_a_round_ends_the_request_and_the_round_s
             assert (reply.status_code, reply.json()["error"]["code"]) == (429, "budget")
             assert reply.headers["x-should-retry"] == "false" and int(reply.headers["retry-after"]) > 0
         [event] = events
-        assert (event.status, event.cost_nanousd) == ("ok", 14_000 * 100 + 7 * 400)
+        assert (event.status, event.cost_nanousd) == ("ok", 4_000 * 100 + 7 * 400)
 
 
 async def test_a_concurrency_of_one_is_enough_and_free_again_afterwards(tmp_path: Path, valkey: ValkeyProcess) -> None:
