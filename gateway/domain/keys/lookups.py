@@ -8,6 +8,9 @@ BATCH = 500
 MAX_READERS = 2
 """Two, so that one hanging query does not hold up the others."""
 MAX_WAITING = 5_000
+_NUM_LOOKS = 8
+"""The patience is spent in so many parts. An event loop that was held up wakes late, and before it has read what came
+meanwhile; it has then spent one part."""
 
 
 class LookupFailed(Exception):
@@ -26,7 +29,9 @@ class Lookups:
     async def wait_for(self, prefix: str, *, patience_s: float) -> None:
         """Wait until the prefix has been read. Raises LookupFailed; after a timeout the read still goes on."""
         future = self._asked.get(prefix) or self._waiting.get(prefix) or self._enqueue(prefix)
-        await asyncio.wait([future], timeout=patience_s)
+        for _ in range(_NUM_LOOKS):
+            if (await asyncio.wait([future], timeout=patience_s / _NUM_LOOKS))[0]:
+                break
         if not future.done() or future.cancelled():
             raise LookupFailed(f"no answer within {patience_s:g} s")
         future.result()

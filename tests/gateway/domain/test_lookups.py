@@ -1,6 +1,7 @@
 """Reads that requests wait for: together, few at once, and in turn."""
 
 import asyncio
+import time
 from collections.abc import Collection
 
 import pytest
@@ -73,6 +74,25 @@ async def test_patience_ends_and_the_reading_goes_on() -> None:
     database.gate.set()
     await asyncio.gather(*waiting)
     assert database.batches == [["p"]]
+
+
+async def test_an_event_loop_that_was_held_up_has_not_waited_for_the_database() -> None:
+    patience_s = 0.2
+
+    async def read(prefixes: Collection[str]) -> None:
+        await asyncio.to_thread(list, prefixes)
+        # As a driver, which hands its answer on several times.
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    def hold_up() -> None:
+        until = time.monotonic() + 2 * patience_s
+        while time.monotonic() < until:
+            pass
+
+    [waiting] = ask(Lookups(read), "p", patience_s=patience_s)
+    asyncio.get_running_loop().call_soon(hold_up)
+    await waiting
 
 
 async def test_beyond_the_bound_the_oldest_gives_way() -> None:
