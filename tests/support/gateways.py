@@ -47,7 +47,10 @@ class Gateway:
         return str(made["key"])
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        reply = await self.admin.post(path, json=body)
+        async with asyncio.timeout(DEADLINE_S):
+            # On a machine that is slow for a moment a gateway may not have been able to check the key.
+            while (reply := await self.admin.post(path, json=body)).status_code == 503:  # noqa: ASYNC110
+                await asyncio.sleep(float(reply.headers["retry-after"]))
         assert reply.status_code == 201, reply.text
         created: dict[str, Any] = reply.json()
         return created
