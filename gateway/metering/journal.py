@@ -7,6 +7,8 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,19 +40,16 @@ CREATE TABLE IF NOT EXISTS admissions (
 CREATE TABLE IF NOT EXISTS counts (seq INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refused (seq INTEGER PRIMARY KEY, event BLOB NOT NULL, reason TEXT NOT NULL);
 """
-# The parameters are JSON arrays: of events, of [request id, tokens, price lines], of request ids.
-_OPEN = """INSERT OR REPLACE INTO under_way (request_id, event)
-SELECT json_extract(value, '$.request_id'), value FROM json_each(?)"""
+_OPEN = "INSERT OR REPLACE INTO under_way (request_id, event) VALUES (?, ?)"
 # In a separate table from the events: rows are a tenth as long, so thousands of notes a second rewrite few pages.
-_PROGRESS = """INSERT OR REPLACE INTO progress (request_id, completion_tokens, price_lines)
-SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(?)"""
-_CLOSE = "INSERT INTO closed (event) SELECT value FROM json_each(?)"
+_PROGRESS = "INSERT OR REPLACE INTO progress (request_id, completion_tokens, price_lines) VALUES (?, ?, ?)"
+_CLOSE = "INSERT INTO closed (event) VALUES (?)"
+# The parameter is a JSON array of request ids.
 _FORGET = "DELETE FROM under_way WHERE request_id IN (SELECT value FROM json_each(?))"
 # Files from versions without the table `progress` hold the notes beside the events.
 _UNDER_WAY = """SELECT event, coalesce(progress.completion_tokens, under_way.completion_tokens), cost_nanousd,
 coalesce(progress.price_lines, under_way.price_lines) FROM under_way LEFT JOIN progress USING (request_id)"""
-_COUNT = """INSERT INTO admissions (hour_s, tenant_id, num_admitted, num_closed)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?) WHERE true
+_COUNT = """INSERT INTO admissions (hour_s, tenant_id, num_admitted, num_closed) VALUES (?, ?, ?, ?)
 ON CONFLICT (hour_s, tenant_id) DO UPDATE SET
 num_admitted = num_admitted + excluded.num_admitted, num_closed = num_closed + excluded.num_closed"""
 _COUNTED = """SELECT hour_s, tenant_id, num_admitted, num_closed FROM admissions
@@ -59,6 +58,10 @@ _TOLD = "UPDATE admissions SET told = ? WHERE hour_s = ? AND tenant_id = ?"
 _OUTDATED = f"""DELETE FROM admissions
 WHERE told = num_admitted + num_closed AND hour_s < (SELECT max(hour_s) FROM admissions) - {7 * 86_400}"""
 COUNTS_IN_ONE = 500
+_ROWS_IN_ONE = 64
+"""Rows of one statement. sqlite3 releases the GIL for each statement, and beside a busy event loop getting it back
+takes longer than the statement."""
+_CACHED_STATEMENTS = 5 * _ROWS_IN_ONE
 _OLD_NAME = "rejected"
 """The name of `refused` in files of the first version."""
 encode_event = msgspec.json.Encoder().encode
@@ -89,7 +92,14 @@ class Journal:
     @classmethod
     def open(cls, folder: Path, *, must_exist: bool = False) -> "Journal":
         uri = f"{(folder / JOURNAL_FILE).absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=10,
+            cached_statements=_CACHED_STATEMENTS,
+        )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -106,7 +116,7 @@ class Journal:
 
     def write(
         self,
-        opened: Sequence[bytes] = (),
+        opened: Sequence[tuple[str, bytes]] = (),
         progress: Sequence[Progress] = (),
         closed: Sequence[bytes] = (),
         forgotten: Sequence[str] = (),
@@ -114,31 +124,18 @@ class Journal:
     ) -> None:
         """Write everything atomically; synced to the disk exactly when `closed` is not empty.
 
-        opened, closed: encoded events. forgotten: ids of requests that are no longer under way. admissions: added to
-        those counted so far.
+        opened: request ids and encoded events. closed: encoded events. forgotten: ids of requests that are no longer
+        under way. admissions: added to those counted so far.
         """
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
         self._synchronous("FULL" if closed else "NORMAL")
-        # One statement per kind, however many rows: sqlite3 releases the GIL for each step, and beside a busy event
-        # loop getting it back takes longer than the step.
-        statements = []
-        if opened:
-            statements.append((_OPEN, _array(opened)))
-        if progress:
-            statements.append((_PROGRESS, msgspec.json.encode(progress).decode()))
-        if closed:
-            statements.append((_CLOSE, _array(closed)))
-        if forgotten:
-            statements.append((_FORGET, msgspec.json.encode(forgotten).decode()))
-        if admissions:
-            statements.append((_COUNT, msgspec.json.encode(admissions).decode()))
-        if len(statements) == 1:
-            # A single statement is its own transaction.
-            self._connection.execute(statements[0][0], statements[0][1:])
-            return
         with _transaction(self._connection) as run:
-            for statement, values in statements:
-                run.execute(statement, (values,))
+            _insert(run, _OPEN, [(request_id, event.decode()) for request_id, event in opened])
+            _insert(run, _PROGRESS, [(*note[:2], msgspec.json.encode(note.price_lines).decode()) for note in progress])
+            _insert(run, _CLOSE, [(event.decode(),) for event in closed])
+            if forgotten:
+                run.execute(_FORGET, (msgspec.json.encode(forgotten).decode(),))
+            _insert(run, _COUNT, [msgspec.structs.astuple(count) for count in admissions])
 
     def probe(self) -> None:
         """Raises sqlite3.Error if the disk does not take writes."""
@@ -275,8 +272,17 @@ def _runs(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield ordered[start], ordered[end]
 
 
-def _array(events: Iterable[bytes]) -> str:
-    return f"[{b','.join(events).decode()}]"
+def _insert(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Execute a statement with `VALUES` for all the rows, many at once."""
+    for start in range(0, len(rows), _ROWS_IN_ONE):
+        some = rows[start : start + _ROWS_IN_ONE]
+        connection.execute(_for_rows(statement, len(some[0]), len(some)), list(chain.from_iterable(some)))
+
+
+@lru_cache(maxsize=_CACHED_STATEMENTS)
+def _for_rows(statement: str, num_columns: int, num_rows: int) -> str:
+    row = f"({', '.join('?' * num_columns)})"
+    return statement.replace(row, ", ".join([row] * num_rows))
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class OpenRequest(Protocol):
 
 @dataclass
 class _Batch:
-    opened: list[bytes] = field(default_factory=list)
+    opened: list[tuple[str, bytes]] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     closed: list[tuple[str, bytes]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -220,7 +220,7 @@ class Outbox:
         noted, self._aging, self._fresh = self._aging, self._fresh, {}
         for request_id, request in noted.items():
             event = request.event("lost")
-            self._batch.opened.append(encode_event(event))
+            self._batch.opened.append((request_id, encode_event(event)))
             self._admissions.count(event, num_admitted=1, num_closed=0)
             self._noted[request_id] = request.completion_tokens
 

@@ -248,7 +248,7 @@ async def test_the_last_note_of_progress_counts_and_goes_with_its_request(tmp_pa
     journal = Journal.open(create_folder(tmp_path, "one").path)
     line = PriceLine(kind="output", quantity=1, unit_price_nanousd=100, amount_nanousd=100)
     events = [make_event(name, completion_tokens=0) for name in ("kept", "over")]
-    journal.write(opened=[encode_event(event) for event in events])
+    journal.write(opened=[(event.request_id, encode_event(event)) for event in events])
     for tokens in (1, 2):
         lines = (msgspec.structs.replace(line, quantity=tokens, amount_nanousd=100 * tokens),)
         journal.write(progress=[Progress(event.request_id, tokens, lines) for event in events])
