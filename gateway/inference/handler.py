@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.clock import utc_now
+from gateway.clock import ms_between, utc_now
 from gateway.domain.principal import Principal
 from gateway.http.errors import GatewayError
 from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
@@ -125,7 +125,7 @@ async def accept(services: Services, exchange: Exchange, validate: Callable[[Exc
     note_request(request_id)
     exchange.check_headers()
     principal = exchange.principal = await _authenticate(services, exchange)
-    authenticate_ms = (time.monotonic() - received_monotonic_s) * 1000
+    authenticate_ms = ms_between(received_monotonic_s, time.monotonic())
     catalog = services.catalog.current
     tier = catalog.tier_of(principal)
     exchange.served_by = ("", "", tier.name)

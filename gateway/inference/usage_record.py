@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.answer_cache.entry import CachedAnswer
+from gateway.clock import ms_between
 from gateway.domain.prices.price_book import RequestPrice
 from gateway.http.errors import GatewayError
 from gateway.inference.measure import BYTES_PER_TOKEN, Measured
@@ -268,7 +269,9 @@ class UsageRecord(msgspec.Struct, eq=False):
                 authenticate=accepted.authenticate_ms,
                 admit=self._admit_ms,
                 # A foreign member does not report how long the request waited in its queue.
-                queue=None if self._sent_ms is None or not self._is_accounted else self._sent_ms + self.queue_ms,
+                queue=None
+                if self._sent_ms is None or not self._is_accounted
+                else round(self._sent_ms + self.queue_ms, 3),
                 first_token=self.ttft_ms,
                 end=elapsed_ms,
             ),
@@ -279,7 +282,7 @@ class UsageRecord(msgspec.Struct, eq=False):
         )
 
     def elapsed_ms(self) -> float:
-        return (time.monotonic() - self.accepted.received_monotonic_s) * 1000
+        return ms_between(self.accepted.received_monotonic_s, time.monotonic())
 
     def _describe_decision(self) -> str:
         measured = self.measured

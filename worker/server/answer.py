@@ -97,8 +97,8 @@ class Answer:
             prompt_tokens=self._job.num_prompt,
             cached_prompt_tokens=self._num_cached,
             completion_tokens=self.num_completion,
-            queue_ms=min((last.queue_ms for last in lasts), default=0.0),
-            compute_ms=max((last.compute_ms for last in lasts), default=0.0),
+            queue_ms=round(min((last.queue_ms for last in lasts), default=0.0), 3),
+            compute_ms=round(max((last.compute_ms for last in lasts), default=0.0), 3),
             worker_id=self._replica.worker_id,
             finish_reason=joint_reason(choice.finish_reason or "abort" for choice in self.choices),
         )

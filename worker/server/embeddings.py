@@ -164,8 +164,8 @@ def _accounting(replica: Replica, job: _Job, parts: list[list[TokenOutput]]) -> 
         cached_prompt_tokens=sum(output.cached_tokens for part in parts for output in part),
         completion_tokens=0,
         # The texts of a part share their steps.
-        queue_ms=sum(max(output.queue_ms for output in part) for part in parts),
-        compute_ms=sum(max(output.compute_ms for output in part) for part in parts),
+        queue_ms=round(sum(max(output.queue_ms for output in part) for part in parts), 3),
+        compute_ms=round(sum(max(output.compute_ms for output in part) for part in parts), 3),
         worker_id=replica.worker_id,
         finish_reason="stop",
     )
