@@ -273,7 +273,7 @@ class Outbox:
                     if not batch:
                         self._journal.probe()
                     self._write(batch)
-                except sqlite3.Error as error:
+                except (sqlite3.Error, OverflowError) as error:
                     self._loop.call_soon_threadsafe(self._keep, batch, str(error))
                 else:
                     self._loop.call_soon_threadsafe(self._settle, batch)

@@ -18,6 +18,7 @@ from gateway.metering.journal import Journal, Progress, encode_event
 from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
 from protocol.usage import PriceLine, UsageEvent
 from tests.support.events import OpenEvent, make_event
+from tests.support.gateways import eventually
 
 DEADLINE_S = 20
 
@@ -260,6 +261,20 @@ async def test_the_last_note_of_progress_counts_and_goes_with_its_request(tmp_pa
     lost = journal.read_closed(10)[1].event
     assert (lost.status, lost.completion_tokens, lost.cost_nanousd) == ("lost", 2, 200)
     journal.close()
+
+
+async def test_a_count_beyond_what_the_disk_takes_ends_nothing(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox, asyncio.TaskGroup() as group:
+        keeping = group.create_task(outbox.keep_forever())
+        absurd = OpenEvent(make_event("absurd", completion_tokens=0))
+        outbox.open(absurd)
+        await eventually(lambda: "absurd" in outbox._noted)
+        absurd.go_on(completion_tokens=2**63, cost_nanousd=1)
+        await eventually(lambda: outbox.failure is not None)
+        await eventually(lambda: outbox.failure is None)
+        await outbox.close(make_event("another"))
+        keeping.cancel()
+    assert "another" in [event.request_id for event in closed_events(tmp_path)]
 
 
 CRASHING_GATEWAY = """
