@@ -108,6 +108,47 @@ async def test_a_budget_that_is_set_while_requests_run_counts_them_when_they_end
         await limiter.admit(admission(tenant_id, tier, cost_nanousd=10))
 
 
+async def test_what_ends_while_the_ledger_is_read_counts_towards_a_budget_that_was_just_set(
+    valkey: ValkeyProcess,
+) -> None:
+    tenant_id, free, tier, read = uuid4(), make_tier(), make_tier(budget_nanousd_per_month=100), asyncio.Event()
+
+    class SlowLedger(KnownLedger):
+        async def used(self, tenant_id: UUID, scope: str, now: datetime) -> Used:
+            self.num_calls += 1
+            await read.wait()
+            return Used(0, 0)
+
+    ledger = SlowLedger()
+    async with open_limiter(valkey.url, ledger=ledger) as limiter:
+        running = [await limiter.admit(admission(tenant_id, free, cost_nanousd=30)) for _ in range(3)]
+        first = asyncio.create_task(limiter.admit(admission(tenant_id, tier)))
+        await eventually(lambda: ledger.num_calls == 1)
+        for each in running:
+            await limiter.settle(each, tokens=1, cost_nanousd=30)
+        read.set()
+        await first
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, tier, cost_nanousd=11))
+        await limiter.admit(admission(tenant_id, tier, cost_nanousd=10))
+
+
+async def test_redis_that_lost_its_memory_is_first_told_what_is_under_way(valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(budget_nanousd_per_month=1000, concurrency=4)
+    async with open_limiter(valkey.url) as limiter:
+        for _ in range(4):
+            await limiter.admit(admission(tenant_id, tier))
+        with Redis.from_url(valkey.url) as redis:
+            redis.flushall()
+        # Long before a heartbeat would notice.
+        for _ in range(4):
+            with pytest.raises(LimitReached):
+                await limiter.admit(admission(tenant_id, tier))
+        await eventually(lambda: not limiter.is_local)
+        with pytest.raises(LimitReached):
+            await limiter.admit(admission(tenant_id, tier))
+
+
 async def test_a_reading_holds_what_ended_here_just_before_and_what_was_received_after_who_asks(tmp_path: Path) -> None:
     """A slow upload's request asks late, with the time at which it was received."""
     now, tenant_id = datetime.now(UTC), uuid4()
