@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from protocol.errors import ProtocolError
-from protocol.requests import PositiveInt, TokenId
+from protocol.requests import PositiveInt, TokenId, UserName
 
 MAX_INPUTS = 2048
 
@@ -19,7 +19,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     input: str | list[str | TokenId | list[TokenId]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: PositiveInt | None = None
-    user: Annotated[str, Meta(max_length=512)] | None = None
+    user: UserName | None = None
     priority: Annotated[int, Meta(ge=0, le=3)] | None = None
     cache_salt: Annotated[str, Meta(max_length=200)] | None = None
 

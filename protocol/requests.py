@@ -17,6 +17,8 @@ TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 """The widest range that tokenizers accept; only the model's server knows whether an id is in the vocabulary."""
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
+UserName = Annotated[str, Meta(max_length=512, pattern=r"^[^\x00]*$")]
+"""Without NUL, where the databases that count a user's usage would end the name."""
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -78,7 +80,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
-    user: Annotated[str, Meta(max_length=512)] | None = None
+    user: UserName | None = None
     # Fields that vLLM made customary.
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from protocol.checks import decode_body, field_error, refused_value
-from protocol.requests import Metadata, PositiveInt, ServiceTier
+from protocol.requests import Metadata, PositiveInt, ServiceTier, UserName
 from protocol.responses_fields import RESPONSES
 
 
@@ -75,7 +75,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     text: ResponseTextOptions | None = None
     reasoning: ResponseReasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    user: Annotated[str, Meta(max_length=512)] | None = None
+    user: UserName | None = None
     service_tier: ServiceTier | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None

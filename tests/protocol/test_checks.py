@@ -53,6 +53,7 @@ def result(call_id: bytes) -> bytes:
         (HI + b', "min_p": 1.5', "min_p"),
         (HI + b', "repetition_penalty": 0', "repetition_penalty"),
         (HI + b', "presence_penalty": 2.5', "presence_penalty"),
+        (HI + b', "user": "a\\u0000b"', "user"),
         (HI + b', "frequency_penalty": -2.5', "frequency_penalty"),
         (HI + b', "min_tokens": -1', "min_tokens"),
         (HI + b', "tools": [{"type": "function", "function": {"name": ""}}]', "tools[0].function.name"),
