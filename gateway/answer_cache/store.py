@@ -8,13 +8,15 @@ tiergate:{tenant}:near:<bucket>    the newest vectors of requests that differ on
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from gateway.answer_cache.entry import CachedAnswer, decode_answer, encode_answer
 from gateway.idempotency.kept import AnswerSeal, KeptAnswer
 from gateway.peppers import Peppers
 from gateway.redis_client import AWAY
+from gateway.redis_client.line import ignore_outcome
 from gateway.redis_client.pipeline import Pipeline
-from gateway.redis_client.resp import Reply
+from gateway.redis_client.resp import Reply, encode
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,12 @@ class AnswerCache:
         else:
             sealed = self._seal.seal(kept, name=key)
         await self._ask("SET", key, sealed, "EX", ttl_s)
+
+    def forget_soon(self, tenant: str, name: str) -> None:
+        """Forget one answer, without waiting."""
+        with suppress(*AWAY):
+            call = self._redis.send(encode("UNLINK", f"{prefix_of(tenant)}cache:{name}"))
+            call.future.add_done_callback(ignore_outcome)
 
     async def near(self, tenant: str, bucket: str) -> list[tuple[str, bytes]]:
         """(answer's name, its request's vector) for the bucket's newest."""

@@ -85,8 +85,9 @@ class Accounts:
         try:
             await written
         except OutboxFailed as error:
-            self._correct()
-            raise NotDurable("the usage of this request could not be recorded") from error
+            told = NotDurable("the usage of this request could not be recorded")
+            self._correct(told)
+            raise told from error
         await self._limiter.settled(settled)
 
     def close_soon(self, status: UsageStatus) -> None:
@@ -112,8 +113,9 @@ class Accounts:
             record.trace.note_usage(event)
         return event
 
-    def _correct(self) -> None:
+    def _correct(self, told: NotDurable) -> None:
         """The event that may still reach the disk reports success, but the client is told of a failure: correct it."""
+        self._record.note_error(told)
         self._record.waive()
         self._outbox.close(self._record.event("error"), is_correction=True)
 

@@ -34,6 +34,9 @@ class Listener(Protocol):
         """Called when the answer is complete, before its end is sent: an exception raised here fails the answer.
         body: a whole answer; None after a stream."""
 
+    def undo(self) -> None:
+        """Called when the client is told that its request failed, perhaps after `keep`: take back what was kept."""
+
 
 class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,6 +150,10 @@ class Exchange:
         """Called before the answer's end is sent: by the time the client sees the end, the answer is kept."""
         for listener in self.listeners:
             await listener.keep(body)
+
+    def undo(self) -> None:
+        for listener in self.listeners:
+            listener.undo()
 
     async def finish(self, chunk: bytes = b"") -> None:
         if self.copy is not None:

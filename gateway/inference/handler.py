@@ -179,6 +179,8 @@ async def carry_out(
             await _send(services, record, accounts, operation, caching, exchange)
     except Exception as error:
         record.note_error(error)
+        if not isinstance(error, ClientGone):
+            exchange.undo()
         with contextlib.suppress(NotDurable):
             await accounts.close("error")
         raise

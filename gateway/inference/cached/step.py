@@ -62,6 +62,9 @@ class Caching:
             bucket, vector = self.near
             await cache.put_near(tenant, bucket, self.name, vector, ttl_s=self.terms.ttl_s)
 
+    def forget_soon(self) -> None:
+        self.services.answer_cache.forget_soon(self.accepted.principal.tenant_text, self.name)
+
 
 async def caching_of(
     services: Services, accepted: Accepted[object], use: Use, measured: Measured, run: RunRound
@@ -97,6 +100,7 @@ class Keeper:
     exchange: Exchange
     record: UsageRecord
     parts: list[bytes] = field(default_factory=list)
+    is_kept: bool = False
 
     def hear(self, chunk: bytes) -> None:
         # Comments that only report that the request is waiting are not replayed.
@@ -120,3 +124,8 @@ class Keeper:
             finish_reason=record.finish_reason,
         )
         await self.caching.put(answer)
+        self.is_kept = True
+
+    def undo(self) -> None:
+        if self.is_kept:
+            self.caching.forget_soon()

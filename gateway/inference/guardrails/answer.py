@@ -82,6 +82,9 @@ class GuardedAnswer:
             await self._check_held(is_end=True)
             await self._client.keep()
 
+    def undo(self) -> None:
+        """Nothing to do: the client's own listeners take back what they kept."""
+
     async def end(self, accounts: Accounts) -> None:
         """Complete the answer after AnswerCut."""
         request: GenerationRequest = self._record.accepted.request  # type: ignore[assignment]

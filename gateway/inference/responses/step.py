@@ -97,6 +97,7 @@ class _Answer:
         self._building = building
         self._prompt = prompt
         self._place = place
+        self._written: bytes | None = None
 
     def hear(self, chunk: bytes) -> None:
         """Nothing to do: `take` receives the chunks."""
@@ -128,7 +129,12 @@ class _Answer:
             messages=[*self._prompt.conversation(), *kept_message(self._said())],
         )
         meta = ResponseMeta(id=self._place.id, created_at=self._accepted.received_at)
-        await self._services.response_store.commit(self._place, meta, stored, holder=self._accepted.request_id)
+        store, holder = self._services.response_store, self._accepted.request_id
+        self._written = await store.commit(self._place, meta, stored, holder=holder)
+
+    def undo(self) -> None:
+        if self._place is not None and self._written is not None:
+            self._services.response_store.undo_soon(self._place, self._written, None)
 
     def _said(self) -> Json:
         """The output as a chat completion with one message."""

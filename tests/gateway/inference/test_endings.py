@@ -78,7 +78,7 @@ async def test_an_answer_that_could_not_be_recorded_is_told_to_have_failed_and_i
         other.close()
     await eventually(lambda: gateway.services.outbox.failure is None)
     [event] = [event for event in durable_events(gateway) if event.completion_tokens]
-    assert (event.status, event.cost_nanousd) == ("error", 0)
+    assert (event.status, event.cost_nanousd, event.error_code) == ("error", 0, "usage_not_durable")
 
 
 async def test_a_stream_under_way_ends_in_peace_while_the_gateway_drains(
