@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.clock import ms_between, utc_now
 from gateway.domain.principal import Principal
-from gateway.http.errors import GatewayError
+from gateway.http.errors import GatewayError, Unavailable
 from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
 from gateway.inference.admit import admit
@@ -45,6 +45,8 @@ _access = logging.getLogger("gateway.access")
 T = TypeVar("T")
 
 
+LAST_WORD_S = 1.0
+"""How long a client may take to read that its request has ended because the gateway stops."""
 COMPLETION = Operation(validate, measure, Relay)
 RESPONSE: Operation[Any] = Operation[Any](validate_response, measure, Relay)
 
@@ -80,9 +82,16 @@ async def respond(services: Services, exchange: Exchange, operation: Operation[T
     except ClientGone:
         pass
     except asyncio.CancelledError:
+        # If we cancelled the task ourselves because the client left, let it end normally.
         if not exchange.is_left:
-            raise
-        # We cancelled the task ourselves because the client left; let it end normally.
+            if not services.is_draining():
+                raise
+            failure = Unavailable.code
+            metrics.count_error(Unavailable.status, failure, exchange.served_by[2])
+            # A client that does not read must not hold up the exit.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORD_S):
+                    await _tell(exchange, _stopping())
     except Exception as error:
         failure = error_code(error) or "invalid_request"
         metrics.count_error(error_status(error), error_code(error), exchange.served_by[2])
@@ -184,6 +193,12 @@ async def carry_out(
         with contextlib.suppress(NotDurable):
             await accounts.close("error")
         raise
+    except asyncio.CancelledError:
+        if services.is_draining() and not exchange.is_left:
+            record.note_error(_stopping())
+            exchange.undo()
+            accounts.close_soon("error")
+        raise
     finally:
         accounts.close_soon("cancelled")
         exchange.served_by = record.served_by
@@ -230,6 +245,11 @@ async def _owner_of_key(services: Services, exchange: Exchange) -> Principal:
         services.overload.check_unknown()
         principal = await services.keyring.authenticate(authorization)
     return principal
+
+
+def _stopping() -> Unavailable:
+    """What a request is told that the time for draining was too short for."""
+    return Unavailable("the gateway is stopping; send the request again", retry_after_s=1)
 
 
 async def _tell(exchange: Exchange, error: Exception) -> None:
