@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from gateway.http.answer import REQUEST_BODY, Answer
+from gateway.http.draining import is_leaving
 from gateway.http.errors import BodyTimeout, GatewayError, HeadTimeout, InvalidRequest, Unavailable
 from gateway.http.front_door import NEVER, SILENT_S, FrontDoor
 from gateway.http.header_block import head_block
@@ -32,6 +33,8 @@ _LINGER_S = 5.0
 _MAX_LINGER_BYTES = 16 * 2**20
 """How much is read and discarded after a refusal: a client that sends a body of twice the default limit still reads its
 413. After refused headers it is a sixteenth of this."""
+_LAST_WAIT_S = 2.0
+"""How long a server that stops waits for the next request after a stream."""
 _MAX_NEW_HEADS = 3
 """After this many new heads in a row, a client's requests are no longer compared with its previous head."""
 
@@ -80,6 +83,14 @@ class Connection(RequestParsing):
         `stalled_s`."""
         self._forget_requests()
         self._set_ending()
+
+    def shutdown(self) -> None:
+        """Called when the server stops. A client whose stream began before that was told that the connection stays, and
+        may send its next request at the stream's end: it gets an answer, and only that one closes the connection."""
+        active = self._active
+        is_promised = active is not None and active.response_started and active.keep_alive
+        if not (is_promised and is_leaving(self.server_state)):
+            super().shutdown()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -204,7 +215,8 @@ class Connection(RequestParsing):
         elif self._parsing == DEAF:
             self._end()
         elif self._parsing == BETWEEN:
-            self.deadline = self._door.now + self._bounds.keep_alive_s
+            waits_s = _LAST_WAIT_S if is_leaving(self.server_state) else self._bounds.keep_alive_s
+            self.deadline = self._door.now + waits_s
         elif self._parsing == HEAD:
             self.deadline = self._door.now + self._bounds.head_s
 

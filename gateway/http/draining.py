@@ -25,6 +25,11 @@ async def serve_last_requests(state: ServerState, *, grace_s: float, is_hurried:
         await asyncio.sleep(_POLL_S)
 
 
+def is_leaving(state: ServerState) -> bool:
+    """Whether every answer carries `Connection: close`."""
+    return _CLOSE in state.default_headers
+
+
 def _is_idle(connection: object) -> bool:
     cycle = getattr(connection, "cycle", None)
     return cycle is None or cycle.response_complete

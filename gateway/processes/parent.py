@@ -106,7 +106,7 @@ class Parent:
             for slot in self._slots:
                 await slot.has_served.wait()
                 if not await slot.replace():
-                    _log.error("the successor of process %d did not start: it stays, and those after it", slot.number)
+                    _log.error("the successor of process %d did not start: none is replaced from there on", slot.number)
                     break
             else:
                 _log.info("all processes have been replaced")

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.http.answer import REQUEST_BODY
 from gateway.http.connection import MAX_PIPELINED, Connection
+from gateway.http.draining import serve_last_requests
 from gateway.http.errors import Unavailable
 from gateway.http.parsing import MAX_FIELDS, MAX_HEAD_BYTES
 from gateway.http.refusal import refusal_of
@@ -541,3 +542,43 @@ async def test_the_clock_stands_still_while_the_loop_is_blocked() -> None:
         await client.send(b"TP/1.1\r\n\r\n")
         assert (await client.read_answer())[0] == 200
         client.close()
+
+
+async def test_the_request_after_a_stream_is_answered_by_a_server_that_stops() -> None:
+    release = asyncio.Event()
+
+    async def app(running: Served, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/stream":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+            await release.wait()
+            await send({"type": "http.response.body", "body": b"b"})
+        else:
+            await answer(send, b"ok")
+
+    async with served(app) as door:
+        client = await door.send(request("GET", "/stream"))
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await client.reader.readuntil(b"\r\n\r\na")).endswith(b"a")
+            state = door.server.server_state
+            await serve_last_requests(state, grace_s=0, is_hurried=lambda: False)
+            for connection in state.connections:
+                connection.shutdown()
+            release.set()
+            assert await client.reader.readexactly(1) == b"b"
+        await client.send(request())
+        status, headers, _ = await client.read_answer()
+        assert (status, headers[b"connection"]) == (200, b"close")
+        assert await client.read_all() == b""
+
+
+async def test_a_server_that_stops_waits_for_it_only_a_moment() -> None:
+    async def app(running: Served, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+        await serve_last_requests(running.server.server_state, grace_s=0, is_hurried=lambda: False)
+        await send({"type": "http.response.body", "body": b"a"})
+
+    async with served(app) as door:
+        client = await door.send(request())
+        received = await client.read_all()
+        assert received.endswith(b"\r\n\r\na") and b"connection: close" not in received.lower()
