@@ -23,7 +23,7 @@ from gateway.inference.turn_away import make_turn_away
 from gateway.metering.folders import restoring_folder
 from gateway.metrics import Metrics
 from gateway.private_folder import make_private
-from gateway.processes.inheritance import Inherited, die_with_parent
+from gateway.processes.inheritance import Inherited
 from gateway.processes.listeners import bind
 from gateway.processes.parent_link import ParentLink
 from gateway.resources import open_services
@@ -43,8 +43,6 @@ def run(settings: GatewaySettings, *, inherited: Inherited | None = None) -> int
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
-    if inherited is not None:
-        die_with_parent(inherited.parent_pid)
     try:
         check_data_dir(settings)
         listener = bind(settings) if inherited is None else inherited.listener(inherited.slot)

@@ -1,7 +1,6 @@
 """The parent's view of one child process."""
 
 import asyncio
-import os
 import signal
 import socket
 import time
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from gateway.metric_snapshots import Snapshot
-from gateway.processes.inheritance import OPTION, Inherited
+from gateway.processes.inheritance import OPTION, Inherited, die_with_parent
 from gateway.processes.messages import FromChild, Gathered, HurryUp, Link, Measure, Measured, StandInFor
 
 END_WITHIN_S = 10.0
@@ -41,7 +40,7 @@ class Child:
         """Raises OSError."""
         descriptors = tuple(listener.fileno() for listener in listeners)
         ours, theirs = socket.socketpair()
-        inherited = Inherited(slot=slot, listeners=descriptors, link=theirs.fileno(), parent_pid=os.getpid())
+        inherited = Inherited(slot=slot, listeners=descriptors, link=theirs.fileno())
         try:
             # A separate session: a terminal's signals reach only the parent, which forwards them to its children.
             process = await asyncio.create_subprocess_exec(
@@ -51,6 +50,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *descriptors),
                 start_new_session=True,
+                preexec_fn=die_with_parent(),
             )
         except BaseException:
             ours.close()

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 OPTION = "--inherited"
@@ -18,16 +19,15 @@ class Inherited:
     """The descriptor of each slot's listening socket."""
     link: int
     """The descriptor of the child's end of the pair."""
-    parent_pid: int
 
     def argument(self) -> str:
-        return ",".join(str(number) for number in (self.slot, self.link, self.parent_pid, *self.listeners))
+        return ",".join(str(number) for number in (self.slot, self.link, *self.listeners))
 
     @classmethod
     def parse(cls, argument: str) -> "Inherited":
         """Raises ValueError."""
-        slot, link, parent_pid, *listeners = (int(number) for number in argument.split(","))
-        return cls(slot=slot, listeners=tuple(listeners), link=link, parent_pid=parent_pid)
+        slot, link, *listeners = (int(number) for number in argument.split(","))
+        return cls(slot=slot, listeners=tuple(listeners), link=link)
 
     def listener(self, slot: int) -> socket.socket:
         """A duplicate of the slot's listening socket.
@@ -41,11 +41,17 @@ class Inherited:
             os.close(descriptor)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Let Linux kill this process when its parent dies, even by kill -9. Does nothing on other systems."""
+def die_with_parent() -> Callable[[], None] | None:
+    """A function to run in a child before its program (`preexec_fn`): Linux then kills the child when we die, even by
+    kill -9. None on other systems."""
     if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before this line.
-    if os.getppid() != parent_pid:
-        os._exit(1)
+        return None
+    libc, parent_pid = ctypes.CDLL(None, use_errno=True), os.getpid()
+
+    def arrange() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # We may have died before this line.
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+    return arrange

@@ -1,14 +1,13 @@
 """A child process, in a session of its own so that Ctrl-C reaches only us. On Linux the kernel kills it when we die."""
 
 import asyncio
-import ctypes
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
-_PR_SET_PDEATHSIG = 1
+from gateway.processes.inheritance import die_with_parent
+
 _LONGEST_LINE = 16_384
 
 
@@ -31,7 +30,7 @@ class Child:
                 stdout=write_end,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         finally:
             os.close(write_end)
@@ -71,17 +70,3 @@ async def _reader_of(descriptor: int) -> asyncio.StreamReader:
     pipe = os.fdopen(descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     return reader
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """A function to run in the child before the program, so that Linux kills the child when we die, even by kill -9."""
-    if sys.platform != "linux":
-        return None
-    libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
-
-    def arrange() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arrange

@@ -1,6 +1,7 @@
 """Killed gateways give nothing away: what a request had used stays counted as it is billed, and its place is freed."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -90,3 +91,24 @@ def billed(processes: Processes) -> list[UsageEvent]:
 
 def tokens(processes: Processes) -> int:
     return sum(event.prompt_tokens + event.completion_tokens for event in billed(processes))
+
+
+async def test_a_child_ends_with_its_parent_before_it_has_loaded_anything() -> None:
+    """The parent dies while its child starts: nobody may hold its port."""
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+    parent = f"""
+import asyncio, sys
+from gateway.processes.child import Child
+
+async def main():
+    await Child.start([sys.executable, "-c", {child!r}], number=0, slot=0, listeners=[])
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", parent, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    started = int(await asyncio.wait_for(process.stdout.readline(), DEADLINE_S))
+    process.kill()
+    await process.wait()
+    await until_dead({started})

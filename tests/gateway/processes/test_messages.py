@@ -51,7 +51,7 @@ async def test_an_answer_for_someone_who_just_left_ends_nothing(num_turns: int) 
     ours, theirs = socket.socketpair()
     parent = Link(*await asyncio.open_unix_connection(sock=ours), FromChild)
     link = _Overtaken(*await asyncio.open_unix_connection(sock=theirs), FromParent)
-    child = ParentLink(link, Inherited(0, (), 0, 0))
+    child = ParentLink(link, Inherited(0, (), 0))
     server = uvicorn.Server(uvicorn.Config(_nothing, log_config=None))
     following = asyncio.create_task(child.follow(server, lambda: ()))
 
