@@ -226,10 +226,12 @@ class Limiter:
         except Unavailable:
             return None
         used = [
-            readings[scope.name].until_now(account) if scope.name in readings else (0, 0)
-            for scope, account in zip(admission.scopes(), entry.accounts, strict=True)
+            (readings[scope.name].tokens_today, readings[scope.name].spent_this_month)
+            if scope.name in readings
+            else (0, 0)
+            for scope in admission.scopes()
         ]
-        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (2 + len(used))
+        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (1 + len(used))
         return await self.redis.send_step(entry.terms.group, steps, num_parts, order=entry.accounts[0].order).future
 
     def _conclude(self, entry: Entry, reply: Reply) -> Reservation:

@@ -93,11 +93,6 @@ class Reading:
     read_at: float = -math.inf
     """When the ledger began to be read."""
 
-    def until_now(self, account: Account) -> tuple[int, int]:
-        """Tokens of the day and cost of the month, with what has ended here since."""
-        tokens = self.tokens_today + max(0, account.closed_tokens - self.closed_tokens)
-        return tokens, self.spent_this_month + max(0, account.closed_nanousd - self.closed_nanousd)
-
 
 class Told(NamedTuple):
     """What Redis told of a scope's day and month."""
