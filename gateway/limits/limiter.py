@@ -213,13 +213,9 @@ class Limiter:
         return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order)
 
     async def _ask_again(self, entry: Entry) -> Reply:
-        """Ask again with figures from the ledger, because Redis lacks the usage of this day or month. None: the request
-        must be decided here, because the ledger takes too long or fails, or because Redis has lost everything and must
-        first be told what is under way."""
+        """Ask again with figures from the ledger, because Redis lacks the usage of this day or month. None: the ledger
+        takes too long, or fails, and the request can be decided here by an older answer."""
         admission = entry.admission
-        await self.check_memory()
-        if self._availability.is_away:
-            return None
         try:
             # Redis builds upon this reading for the rest of the month, so it must be fresh.
             readings = await self._read(admission, partial(self._readings.get_fresh, is_patient=False))
@@ -231,7 +227,7 @@ class Limiter:
             else (0, 0)
             for scope in admission.scopes()
         ]
-        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (1 + len(used))
+        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (2 + len(used))
         return await self.redis.send_step(entry.terms.group, steps, num_parts, order=entry.accounts[0].order).future
 
     def _conclude(self, entry: Entry, reply: Reply) -> Reservation:
