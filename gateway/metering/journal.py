@@ -125,7 +125,7 @@ class Journal:
         """Write everything atomically; synced to the disk exactly when `closed` is not empty.
 
         opened: request ids and encoded events. closed: encoded events. forgotten: ids of requests that are no longer
-        under way. admissions: added to those counted so far.
+        under way. admissions: added to those counted so far. Raises OverflowError for a count of 2^63 or more.
         """
         # In WAL mode NORMAL does not sync a commit, and the next FULL one syncs everything before it.
         self._synchronous("FULL" if closed else "NORMAL")
