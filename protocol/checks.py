@@ -111,6 +111,9 @@ def field_error(message: str, fields: FieldTable) -> ProtocolError:
     path_match = _PATH.search(message)
     path = path_match["path"] if path_match else ""
     text = _PATH.sub("", message)
+    if "matching regex '^[^" in text and "x00]" in text:
+        # The pattern of UserName.
+        text = "Must not contain NUL (\\u0000)"
     name = _MISSING.search(text) or _UNKNOWN.search(text)
     param = ".".join(part for part in (path, name["name"] if name else "") if part)
     refused = fields.refusal_of(param, text)

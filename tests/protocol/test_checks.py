@@ -214,3 +214,8 @@ def test_an_error_has_the_shape_of_openai() -> None:
         "error": {"message": "no", "type": "invalid_request_error", "param": "p", "code": "c"}
     }
     assert msgspec.json.decode(body, type=ErrorBody).error.param == "p"
+
+
+def test_a_nul_in_a_users_name_is_told_in_words() -> None:
+    with pytest.raises(ProtocolError, match="user: must not contain NUL"):
+        chat(HI + b', "user": "a\\u0000b"')
