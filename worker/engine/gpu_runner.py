@@ -12,7 +12,7 @@ from kernels import gpu
 from worker.engine.blocks import BLOCK_SIZE
 from worker.engine.gpu_batch import Shapes, StepTables, buffer_words, put_step
 from worker.engine.gpu_sampler import GpuSampler
-from worker.engine.graphs import CudaGraph, DecodeGraphs, Graph, bucket_sizes
+from worker.engine.graphs import DecodeGraphs, Graph, bucket_sizes, cuda_graphs
 from worker.engine.pending import Pending, StepResult
 from worker.engine.pooling import pool
 from worker.engine.prompt_logprobs import is_wanted, score_prompts
@@ -45,7 +45,7 @@ class GpuRunner:
         max_seqs: int,
         max_tokens: int,
         is_eager: bool = False,
-        new_graph: Callable[[], Graph] = CudaGraph,
+        new_graph: Callable[[], Graph] | None = None,
     ) -> None:
         config, device, dtype = model.config, model.embedding.device, model.embedding.dtype
         self._masks = MaskFiller(config.vocab_size)
@@ -62,7 +62,7 @@ class GpuRunner:
         self._tables: StepTables | None = None
         self._graphs: DecodeGraphs | None = None
         if not is_eager and not gpu.refused():
-            self._graphs = DecodeGraphs(buckets, self._forward_rows, self._choose, new_graph=new_graph)
+            self._graphs = DecodeGraphs(buckets, self._forward_rows, self._choose, new_graph=new_graph or cuda_graphs())
             with torch.inference_mode():
                 self._graphs.capture(lambda size: self._put([], size))
 

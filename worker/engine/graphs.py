@@ -15,20 +15,24 @@ class Graph(Protocol):
 
 
 class CudaGraph:
-    """All graphs share one memory pool, since only one of them runs at a time."""
+    """pool: the memory pool of the graph, from `torch.cuda.graph_pool_handle`."""
 
-    _pool: Any = None
-
-    def __init__(self) -> None:
-        self._graph = torch.cuda.CUDAGraph()
+    def __init__(self, pool: Any) -> None:
+        self._pool, self._graph = pool, torch.cuda.CUDAGraph()
 
     def capture(self, function: Callable[[], object]) -> None:
-        with torch.cuda.graph(self._graph, pool=CudaGraph._pool):
+        with torch.cuda.graph(self._graph, pool=self._pool):
             function()
-        CudaGraph._pool = self._graph.pool()
 
     def replay(self) -> None:
         self._graph.replay()
+
+
+def cuda_graphs() -> Callable[[], Graph]:
+    """Makes graphs that share one memory pool, since only one of them runs at a time. A pool ends with its last graph
+    and cannot be used again."""
+    pool = torch.cuda.graph_pool_handle()
+    return lambda: CudaGraph(pool)
 
 
 def bucket_sizes(max_seqs: int) -> list[int]:
@@ -60,7 +64,7 @@ class DecodeGraphs:
         forward: Callable[[int], Tensor],
         choose: Callable[[Tensor], Tensor],
         *,
-        new_graph: Callable[[], Graph] = CudaGraph,
+        new_graph: Callable[[], Graph],
     ) -> None:
         self._sizes = sorted(sizes)
         self._forward, self._choose = forward, choose

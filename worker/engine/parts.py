@@ -15,7 +15,7 @@ from worker.engine.blocks import BlockPool, blocks_needed
 from worker.engine.device import DeviceError, GpuState, check_memory, choose_device, kv_bytes, read_state
 from worker.engine.gpu_runner import GpuRunner
 from worker.engine.gpu_sampler import GpuSampler
-from worker.engine.graphs import CudaGraph, Graph
+from worker.engine.graphs import Graph
 from worker.engine.runner import Runner, block_bytes
 from worker.engine.sampler import Sampler
 from worker.engine.scheduler import Scheduler
@@ -61,7 +61,7 @@ def load_parts(
     settings: EngineSettings,
     *,
     read: Callable[..., Adapter] = read_adapter,
-    new_graph: Callable[[], Graph] = CudaGraph,
+    new_graph: Callable[[], Graph] | None = None,
 ) -> EngineParts:
     """read: `read_adapter`, or a function that does more besides. Raises CheckpointError, AdapterError or DeviceError,
     one line each."""
@@ -71,7 +71,9 @@ def load_parts(
         raise DeviceError(f"{settings.model_path}: too little memory on the GPU for this model: {error}") from error
 
 
-def _load_parts(settings: EngineSettings, read: Callable[..., Adapter], new_graph: Callable[[], Graph]) -> EngineParts:
+def _load_parts(
+    settings: EngineSettings, read: Callable[..., Adapter], new_graph: Callable[[], Graph] | None
+) -> EngineParts:
     folder = settings.model_path
     config = read_config(folder)
     device = choose_device(settings.device)
