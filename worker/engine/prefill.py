@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from worker.engine.mixed_cost import MixedCost
 from worker.engine.request import EngineRequest
 from worker.engine.sequence import Chunk, Sequence
 
@@ -96,9 +97,9 @@ class PrefillPace:
     overdraft is repaid by steps without prefill, so that the aim holds on average.
 
     After each mixed step the number of tokens follows the measured duration: it shrinks at most by half, grows at most
-    by half of itself, and is never less than a block. The duration of decodes alone is known from steps that computed
-    nothing else, by the number of decodes in powers of two. Where it is not known, and once in 16 mixed steps, a step
-    computes no prompt, to measure it.
+    by half of itself, and is never less than a block, or than what makes a mixed step worth its fixed cost. The
+    duration of decodes alone is known from steps that computed nothing else, by the number of decodes in powers of two.
+    Where it is not known, and once in 16 mixed steps, a step computes no prompt, to measure it.
     """
 
     def __init__(self) -> None:
@@ -107,6 +108,7 @@ class PrefillPace:
         self._num_decodes = 0
         self._num_mixed = 0
         self._debt_s = 0.0
+        self._cost = MixedCost()
 
     @property
     def max_tokens(self) -> int:
@@ -142,8 +144,10 @@ class PrefillPace:
             extra_s = (duration_s - alone_s) * num_paced / num_prefill
             newcomers_s = max(self._together_s(num_together) - self._together_s(num_decodes), 0.0)
             wanted_s = _EXTRA_TIME * alone_s + _TIME_FOR_NEWCOMERS * newcomers_s
-            self._follow(num_paced, extra_s, wanted_s)
-            if self._max_tokens <= _MIN_TOKENS:
+            self._cost.record(num_prefill, duration_s - alone_s)
+            least = self._cost.least_tokens(wanted_s, least=_MIN_TOKENS)
+            self._follow(num_paced, extra_s, wanted_s, least)
+            if self._max_tokens <= least:
                 self._debt_s = min(max(extra_s - wanted_s, 0.0), _MAX_DEBT_S)
 
     def _together_s(self, num_together: int) -> float:
@@ -153,10 +157,11 @@ class PrefillPace:
         more = max(largest.duration_s - smallest.duration_s, 0.0) / max(largest.num_decodes - smallest.num_decodes, 1)
         return smallest.duration_s + more * (num_together - smallest.num_decodes)
 
-    def _follow(self, num_prefill: int, extra_s: float, wanted_s: float) -> None:
+    def _follow(self, num_prefill: int, extra_s: float, wanted_s: float, least: float) -> None:
         fitting = num_prefill * wanted_s / max(extra_s, wanted_s / 10)
+        most = self._max_tokens * _MAX_GROWTH
         if extra_s > wanted_s:
             shrunk = max(fitting, self._max_tokens * _MAX_SHRINKAGE, _MIN_TOKENS)
-            self._max_tokens = min(self._max_tokens, shrunk)
+            self._max_tokens = max(min(self._max_tokens, shrunk), min(least, most))
         elif num_prefill >= self._max_tokens / 2:
-            self._max_tokens = max(self._max_tokens, min(fitting, self._max_tokens * _MAX_GROWTH))
+            self._max_tokens = max(self._max_tokens, min(fitting, most))

@@ -62,9 +62,10 @@ def test_one_token_of_many_that_are_left_is_no_decode() -> None:
 
 @dataclass
 class Machine:
-    """Seconds of a step: a fixed part, a part for each decode, and one for each prompt token."""
+    """Seconds of a step: a fixed part, one for each decode, one for each prompt token, and one for there being any."""
 
     per_token_s: float
+    mixed_s: float = 0.0
     step_s: float = 5e-3
     per_decode_s: float = 2e-4
     noise: float = 0.0
@@ -74,7 +75,7 @@ class Machine:
     def run(self, chunks: list[Chunk], num_together: int) -> float:
         num_decodes = sum(chunk.num_tokens == 1 for chunk in chunks)
         num_prefill = sum(chunk.num_tokens for chunk in chunks) - num_decodes
-        seconds = self.alone_s(num_decodes) + self.per_token_s * num_prefill
+        seconds = self.alone_s(num_decodes) + self.per_token_s * num_prefill + self.mixed_s * (num_prefill > 0)
         seconds *= 1 + self.noise * self.chance.random()
         self.pace.record(
             num_decodes=num_decodes, num_prefill=num_prefill, num_together=num_together, duration_s=seconds
@@ -127,6 +128,18 @@ def test_where_a_block_is_too_much_streams_take_at_most_twice_as_long_on_average
     assert sum(seconds) <= 1.45 * alone_s * len(seconds)
     # No more is made up for than was taken.
     assert 2000 * machine.per_token_s >= 0.25 * sum(seconds)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize(("per_token_s", "step_s", "mixed_s"), [(8e-6, 1.5e-3, 8e-3), (4e-5, 6e-3, 4e-3)])
+def test_where_a_mixed_step_costs_much_by_itself_it_computes_enough(
+    per_token_s: float, step_s: float, mixed_s: float, noise: float
+) -> None:
+    """As on a GPU, with a small and a large model. In blocks of 16 the prompt would take 3 and 26 times as long."""
+    machine = Machine(per_token_s, mixed_s, step_s=step_s, per_decode_s=1e-5, noise=noise)
+    seconds, alone_s = long_prompt_beside_streams(machine, length=20_000)
+    assert sum(seconds) <= 1.6 * (1 + noise) * alone_s * len(seconds)
+    assert 20_000 * per_token_s >= 0.1 * sum(seconds)
 
 
 def test_the_first_of_many_that_come_at_once_do_not_keep_the_others_waiting() -> None:
