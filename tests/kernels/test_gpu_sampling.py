@@ -1,5 +1,6 @@
 """The GPU's sampling on the stand-in chooses what the CPU path chooses."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+import kernels.sampling.draw_kernel
+import kernels.sampling.floor_kernel
 import kernels.sampling.kernel
 import kernels.sampling.logprobs_kernel
 from kernels.sampling import logprobs, sample
 from kernels.sampling.reference import choose as reference
 from kernels.sampling.step import IN_PROMPT, StepParameters, Wanted, choose, score
 from tests.kernels.accuracy import generator, with_gaps
-from tests.kernels.hopper import Hopper
+from tests.kernels.hopper import Hopper, on_hopper
 from tests.kernels.memory_watch import MemoryFault
 from tests.kernels.planting import planted
 
@@ -152,32 +155,51 @@ def test_a_row_draws_the_same_in_any_batch(hopper: Hopper) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "found"),
+    ("module", "right", "wrong", "found"),
     [
-        ("mask = at < vocab", "mask = at <= vocab", "outside|both write"),
-        ("ids + row, chosen", "ids + row // 2, chosen", "both write"),
-        ("slot * vocab + chosen", "0 * slot + chosen * 0", "both write|reads what"),
-        ("place = out + row * vocab", "place = out + (row + 1) % 4 * vocab", None),
-        ("target *= uniform", "target *= 1 - uniform", None),
-        ("(its_number < most)", "(its_number <= most)", None),
+        ("", "mask = at < vocab", "mask = at <= vocab", "outside|both write"),
+        ("", "place = out + row * vocab", "place = out + (row + 1) % 4 * vocab", None),
+        ("draw", "ids + row, chosen", "ids + row // 2, chosen", "both write"),
+        ("draw", "slot * vocab + chosen", "0 * slot + chosen * 0", "both write|reads what"),
+        ("draw", "firsts + row * tiles + tile,", "firsts + tile,", "both write"),
+        ("draw", "tl.sum(sums, 0) * uniform", "tl.sum(sums, 0) * (1 - uniform)", None),
+        ("draw", "tile < chosen, sums", "tile <= chosen, sums", None),
+        ("floor", "(its_number < most)", "(its_number <= most)", None),
+        ("floor", "likely + row * vocab + place", "likely + place", "both write"),
+        ("floor", "tl.store(floors + row, floor)", "tl.store(floors + row, -floor)", None),
     ],
 )
 def test_faults_planted_into_sampling_are_found(
-    hopper: Hopper, tmp_path: Path, right: str, wrong: str, found: str | None
+    hopper: Hopper,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    right: str,
+    wrong: str,
+    found: str | None,
 ) -> None:
     """None: by another token."""
-    faulty = planted(kernels.sampling.kernel, tmp_path, right, wrong)
+    whole = kernels.sampling.kernel
+    of = {"": whole, "draw": kernels.sampling.draw_kernel, "floor": kernels.sampling.floor_kernel}[module]
     logits, p = _logits(4), replace(_penalised(4), top_k=torch.full((4,), 2, dtype=torch.int32))
+
+    def chosen(choose: Callable[[Tensor, StepParameters], Tensor]) -> list[int]:
+        found = []
+        for uniform in torch.linspace(0.05, 0.95, 3).tolist():
+            p.uniform.fill_(uniform)
+            found += choose(logits, replace(p, counts=p.counts.clone())).tolist()
+        return found
+
+    rightly = chosen(choose)
+    faulty = planted(of, tmp_path, right, wrong)
+    if of is not whole:
+        for name in ("peaks", "keep", "pick", "count", "collect", "find_floor"):
+            monkeypatch.setattr(whole, name, getattr(faulty, name, getattr(whole, name)))
     if found:
         with pytest.raises(MemoryFault, match=found):
-            faulty.choose(logits, p)
-        return
-    chosen: list[list[int]] = [[], []]
-    for uniform in torch.linspace(0.05, 0.95, 3).tolist():
-        p.uniform.fill_(uniform)
-        for kind, function in enumerate((choose, faulty.choose)):
-            chosen[kind] += function(logits, replace(p, counts=p.counts.clone())).tolist()
-    assert chosen[0] != chosen[1]
+            (faulty if of is whole else whole).choose(logits, p)
+    else:
+        assert chosen((faulty if of is whole else whole).choose) != rightly
 
 
 def _wanted(nums: Tensor, *, asked: tuple[int, ...] | None = None, ids: Tensor | None = None) -> Wanted:
@@ -255,3 +277,10 @@ def test_faults_planted_into_log_probabilities_are_found(
 def test_parameters_that_do_not_fit_are_refused(hopper: Hopper) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         choose(_logits(3), _parameters(2))
+
+
+@pytest.mark.parametrize("vocab", [32_000, 128_256, 262_144])
+def test_the_vocabularies_of_real_models_compile_well(vocab: int) -> None:
+    with on_hopper(interprets=False) as hopper:
+        choose(torch.zeros(2, vocab, dtype=torch.bfloat16), _parameters(2, vocab=vocab))
+        assert all(cubin.blocks_per_multiprocessor >= 2 for cubin in hopper.launched)
