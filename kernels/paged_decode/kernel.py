@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _LOG2_E = 1.4426950408889634
 _ROWS = 16
 """Query heads of a key head, padded to the fewest rows that tensor cores multiply."""
-_TUNING = {2: {"tile": 64, "num_stages": 3, "num_warps": 4}, 4: {"tile": 32, "num_stages": 2, "num_warps": 4}}
+_TUNING = {2: {"tile": 64, "num_stages": 3, "num_warps": 2}, 4: {"tile": 32, "num_stages": 2, "num_warps": 4}}
 """By an element's bytes. A tile of 128 spills."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_blocks"])
 def _decode(
     q, cache, blocks, items, programs, partial, mass, scale, stride_q, stride_blocks,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TILE = 64
-_MIN_PART, _MAX_PARTS = 256, 128
-"""Shorter parts pay for queries and partial results more often; more parts fill a Hopper no better."""
+_MIN_PART, _LONG_PART, _MAX_PARTS = 256, 512, 128
+"""Shorter parts pay for queries and partial results more often; more parts fill a Hopper no better. A sequence of 16
+short parts or more fills it with long ones, too."""
 
 Ints = NDArray[np.int32]
 
@@ -26,7 +27,12 @@ class DecodePlan:
 
 def part_size(num_tokens: int) -> int:
     """Tokens of each part but the last. Depends on the sequence alone, so that the result's bits do, too."""
-    return max(_MIN_PART, -(-num_tokens // (_MAX_PARTS * _TILE)) * _TILE)
+    return int(_part_sizes(np.asarray(num_tokens)))
+
+
+def _part_sizes(lens: NDArray[np.int64]) -> NDArray[np.int64]:
+    wanted = np.clip(lens // 16, _MIN_PART, _LONG_PART)
+    return -(-np.maximum(wanted, -(-lens // _MAX_PARTS)) // _TILE) * _TILE
 
 
 def max_parts(max_tokens: int) -> int:
@@ -41,7 +47,7 @@ def plan_decode(context_lens: Sequence[int], *, num_programs: int, window: int |
     lens = np.asarray(context_lens, dtype=np.int64)
     begins = np.zeros_like(lens) if window is None else np.maximum(lens - window, 0)
     lens = lens - begins
-    sizes = np.maximum(_MIN_PART, -(-lens // (_MAX_PARTS * _TILE)) * _TILE)
+    sizes = _part_sizes(lens)
     counts = -(-lens // sizes)
     parts = np.concatenate(([0], np.cumsum(counts)))
     total = int(parts[-1])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 def tile_rows(itemsize: int) -> int:
     """Query rows of a tile (tokens times the query heads that share a key head), by an element's bytes: float32 has no
     tensor cores, and more rows would spill."""
-    return 64 if itemsize == 2 else 32
+    return 128 if itemsize == 2 else 32
 
 
 def plan_prefill(

@@ -107,7 +107,9 @@ def test_the_shapes_of_real_models_compile_well() -> None:
             cache = make_cache([40], kv_heads=kv_heads, head_dim=128, dtype=torch.bfloat16)
             q = _queries(40, num_heads, 128, torch.bfloat16)
             paged_prefill(q, cache.tensor, _tables(cache, [40], num_heads // kv_heads, window), scale=0.1)
-        assert all(c.count("HGMMA") and c.blocks_per_multiprocessor >= 2 for c in hopper.launched), hopper.launched
+        assert all(c.count("HGMMA") and c.num_warps * c.blocks_per_multiprocessor >= 8 for c in hopper.launched), (
+            hopper.launched
+        )
 
 
 @pytest.mark.parametrize(
