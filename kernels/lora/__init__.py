@@ -3,6 +3,8 @@
 `plan_lora` says which tokens meet which pages, once per step; `LoraPages` holds a projection's part of all pages.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from kernels import gpu
@@ -11,7 +13,17 @@ from kernels.lora.pages import LoraPages, empty_pages
 from kernels.lora.plan import MAX_RUN, PAGE_RANKS, LoraPlan, plan_lora
 from kernels.lora.tables import LoraTables
 
-__all__ = ["MAX_RUN", "PAGE_RANKS", "LoraPages", "LoraPlan", "LoraTables", "add_lora", "empty_pages", "plan_lora"]
+__all__ = [
+    "MAX_RUN",
+    "PAGE_RANKS",
+    "LoraPages",
+    "LoraPlan",
+    "LoraTables",
+    "add_lora",
+    "empty_pages",
+    "plan_lora",
+    "project",
+]
 
 
 def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan | LoraTables) -> None:
@@ -43,3 +55,14 @@ def add_lora(y: Tensor, x: Tensor, pages: LoraPages, plan: LoraPlan | LoraTables
         native.add_lora(y, x, pages, plan)
     else:
         reference.add_lora(y, x, pages, plan)
+
+
+def project(product: Callable[[], Tensor], x: Tensor, pages: LoraPages, tables: LoraTables) -> Tensor:
+    """product(), a projection of x, with `add_lora`; a GPU's graph computes the two side by side as far as it can."""
+    if gpu.takes("lora", x):
+        from kernels.lora import kernel
+
+        return kernel.project(product, x, pages, tables)
+    y = product()
+    add_lora(y, x, pages, tables)
+    return y

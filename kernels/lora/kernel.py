@@ -1,5 +1,8 @@
 """The GPU path: both halves walk the work list with a fixed grid, so that one launch serves any mix of adapters."""
 
+import functools
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -10,12 +13,12 @@ from kernels.lora.pages import LoraPages
 from kernels.lora.plan import PAGE_RANKS
 from kernels.lora.tables import GPU_RUN, LoraTables
 
-_MAX_CHUNKS, _K_TILE, _N_TILE = 8, 128, 128
+_MAX_CHUNKS, _K_TILE, _N_TILE = 8, 128, 256
 _SHRINKS_EACH, _EXPANDS_EACH = 4, 4
 """Blocks of each kernel that a multiprocessor runs at a time."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most_rows"])
 def _shrink(
     x, a, ranks, rows, items, counts, shrunk, stride_x, most_rows, width, K,
     SLICES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, K_TILE: tl.constexpr, TOKENS: tl.constexpr,
@@ -45,7 +48,7 @@ def _shrink(
         tl.store(to, acc, mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most_rows"])
 def _expand(
     shrunk, b, ranks, rows, pages, items, counts, y, stride_y, most_rows, width, N, second, third,
     SLICES: tl.constexpr, CHUNKS: tl.constexpr, N_TILE: tl.constexpr, TOKENS: tl.constexpr, RANKS: tl.constexpr,
@@ -85,22 +88,54 @@ def _expand(
 
 def add_lora(y: Tensor, x: Tensor, pages: LoraPages, tables: LoraTables) -> None:
     """As `kernels.lora.add_lora`."""
-    num_slices, k, n = pages.num_slices, pages.a.shape[3], pages.b.shape[2]
+    expand(y, shrink(x, pages, tables), pages, tables)
+
+
+def project(product: Callable[[], Tensor], x: Tensor, pages: LoraPages, tables: LoraTables) -> Tensor:
+    """As `kernels.lora.project`. In a graph the first half is a branch of its own beside the product; launched one by
+    one, the two would gain less than a second stream costs the CPU."""
+    if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        y = product()
+        add_lora(y, x, pages, tables)
+        return y
+    stream, beside = torch.cuda.current_stream(), _second_stream()
+    beside.wait_stream(stream)
+    with torch.cuda.stream(beside):
+        shrunk = shrink(x, pages, tables)
+    y = product()
+    stream.wait_stream(beside)
+    expand(y, shrunk, pages, tables)
+    return y
+
+
+@functools.cache
+def _second_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()
+
+
+def shrink(x: Tensor, pages: LoraPages, tables: LoraTables) -> Tensor:
+    """The first half -> [chunks of x's columns, rows, slices, ranks] fp32, for `expand`."""
+    num_slices, k = pages.num_slices, pages.a.shape[3]
     if num_slices > 3:
         raise ValueError(f"add_lora: no kernel for {num_slices} slices")
     chunk = max(triton.cdiv(triton.cdiv(k, _MAX_CHUNKS), _K_TILE), 1) * _K_TILE
-    num_chunks, width = triton.cdiv(k, chunk), tables.most_places * PAGE_RANKS
-    shape = (num_chunks, tables.most_rows, num_slices, width)
+    width = tables.most_places * PAGE_RANKS
+    shape = (triton.cdiv(k, chunk), tables.most_rows, num_slices, width)
     shrunk = torch.empty(shape, dtype=torch.float32, device=x.device)
-    sms = gpu.num_multiprocessors()
-    _shrink[(sms * _SHRINKS_EACH,)](
+    _shrink[(gpu.num_multiprocessors() * _SHRINKS_EACH,)](
         x, pages.a, pages.ranks, tables.rows, tables.shrink, tables.counts, shrunk, x.stride(0), tables.most_rows,
         width, k, num_slices, triton.next_power_of_2(num_slices * PAGE_RANKS), chunk, _K_TILE, GPU_RUN, PAGE_RANKS,
         num_warps=4, num_stages=3, **gpu.LAUNCH,
     )  # fmt: skip
+    return shrunk
+
+
+def expand(y: Tensor, shrunk: Tensor, pages: LoraPages, tables: LoraTables) -> None:
+    """The second half: adds to y in place."""
+    n = pages.b.shape[2]
     bounds = (*pages.offsets[1:-1], n, n)[:2]
-    _expand[(sms * _EXPANDS_EACH,)](
+    _expand[(gpu.num_multiprocessors() * _EXPANDS_EACH,)](
         shrunk, pages.b, pages.ranks, tables.rows, tables.pages, tables.expand, tables.counts, y, y.stride(0),
-        tables.most_rows, width, n, *bounds, num_slices, num_chunks, _N_TILE, GPU_RUN, PAGE_RANKS,
+        tables.most_rows, shrunk.shape[3], n, *bounds, pages.num_slices, shrunk.shape[0], _N_TILE, GPU_RUN, PAGE_RANKS,
         num_warps=4, num_stages=2, **gpu.LAUNCH,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.linear import linear
-from kernels.lora import LoraTables, add_lora
+from kernels.lora import LoraTables, project
 from kernels.paged_decode import DecodeTables, paged_decode
 from kernels.paged_prefill import PrefillTables, paged_prefill
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -59,11 +59,13 @@ def _add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Te
 
 
 def _project(projection: Linear, x: Tensor, step: GpuStep) -> Tensor:
-    y = linear(x, projection.weight, projection.bias)
-    if step.lora is not None:
-        assert projection.pages is not None
-        add_lora(y, x, projection.pages, step.lora)
-    return y
+    def product() -> Tensor:
+        return linear(x, projection.weight, projection.bias)
+
+    if step.lora is None:
+        return product()
+    assert projection.pages is not None
+    return project(product, x, projection.pages, step.lora)
 
 
 def _attend(attention: Attention, x: Tensor, cache: Tensor, step: GpuStep) -> Tensor:
