@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch.utils._pytree import tree_leaves
 
 from kernels import gpu
@@ -443,3 +444,37 @@ def test_a_gpu_that_is_not_there_is_told_in_one_line() -> None:
     assert choose_device("auto") == "cpu"
     with pytest.raises(DeviceError, match="torch finds no GPU"):
         choose_device("cuda")
+
+
+def test_no_later_step_compiles_a_kernel_anew(settings: EngineSettings) -> None:
+    """A kernel specialised on a number that varies from step to step would stop all streams for a second."""
+    compiled: list[str] = []
+
+    def note(module: Any, function: Any, name: str, files: dict[str, str], key: str) -> None:
+        compiled.append(name)
+
+    with on_hopper():
+        triton.knobs.runtime.kernel_load_start_hook.add(note)
+        try:
+            parts = load_parts(replace(settings, num_blocks=40))
+            _answer(parts, _prompts([5, 30]))
+            before = len(compiled)
+            for lengths in ([16], [100, 1], [90, 120, 33], [64] * 4):
+                _answer(parts, _prompts(lengths))
+            assert compiled[before:] == []
+        finally:
+            triton.knobs.runtime.kernel_load_start_hook.remove(note)
+
+
+def _prompts(lengths: list[int]) -> list[EngineRequest]:
+    """Requests with the adapters in turn, none of which can use another's prefix."""
+    sampling = SamplingParams(temperature=0, max_tokens=2)
+    return [
+        EngineRequest(
+            request_id=f"{length}.{i}",
+            prompt_ids=[(7 * j + 31 * i + length) % 300 for j in range(length)],
+            sampling=sampling,
+            adapter=("small", "large", None)[i % 3],
+        )
+        for i, length in enumerate(lengths)
+    ]
