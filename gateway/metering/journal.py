@@ -6,7 +6,7 @@ The owner writes `under_way` and adds to `closed`; the consumer reads and delete
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -91,9 +91,11 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path, *, must_exist: bool = False) -> "Journal":
-        uri = f"{(folder / JOURNAL_FILE).absolute().as_uri()}?mode={'rw' if must_exist else 'rwc'}"
+        path = folder / JOURNAL_FILE
+        if not must_exist and not path.exists():
+            _create(path)
         connection = sqlite3.connect(
-            uri,
+            f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
             isolation_level=None,
             check_same_thread=False,
@@ -295,6 +297,17 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _create(path: Path) -> None:
+    """Make the whole file under another name first: without its tables, the ledger would take it for damaged."""
+    draft = path.with_name(f"{path.name}-new")
+    for left in path.parent.glob(f"{draft.name}*"):
+        left.unlink()
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+    draft.rename(path)
 
 
 def _add_price_lines(connection: sqlite3.Connection) -> None:

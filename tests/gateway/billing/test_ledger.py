@@ -62,6 +62,29 @@ def ledger_of(folder: Path) -> UsageLedger:
     return UsageLedger(UsageQueries(None), data_dir=folder, has_clickhouse=False, written=at_once)
 
 
+async def test_a_gateway_that_starts_does_not_make_the_usage_of_others_unknown(
+    tmp_path: Path, outbox: OwnedFolder
+) -> None:
+    put(outbox, event(cost=100))
+    ledger = ledger_of(tmp_path)
+    is_over = threading.Event()
+
+    def start_gateways() -> None:
+        try:
+            for number in range(60):
+                Journal.open(create_folder(tmp_path, f"starting-{number}").path).close()
+        finally:
+            is_over.set()
+
+    starting = threading.Thread(target=start_gateways)
+    starting.start()
+    try:
+        while not is_over.is_set():
+            assert (await ledger.used(TENANT, "tenant", NOW)).spent_this_month == 100
+    finally:
+        starting.join()
+
+
 async def test_a_tenants_day_and_month_are_summed_over_the_outboxes(tmp_path: Path, outbox: OwnedFolder) -> None:
     midnight = NOW.replace(hour=0, minute=0, second=0, microsecond=0)
     put(
