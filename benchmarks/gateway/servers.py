@@ -1,6 +1,7 @@
 """The measured servers and those they need: upstream, relay, Valkey and gateways, each in its own pinned process."""
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -142,7 +143,11 @@ class Site:
             log.open("wb") as output,
             running(command, cores or self.cores.servers, env=self._environment(name), output=output) as process,
         ):
-            await_process(process, lambda: _answers(f"http://127.0.0.1:{port}/ready"), "the gateway", log)
+            origin = f"http://127.0.0.1:{port}"
+            await_process(process, lambda: _answers(f"{origin}/ready"), "the gateway", log)
+            if num_processes > 1:
+                # It is ready with its first process.
+                await_process(process, lambda: _num_serving(origin) == num_processes, "all its processes", log)
             yield Gateway(process.pid, port, log)
 
     def _config(self) -> Path:
@@ -170,6 +175,11 @@ class Site:
             "TIERGATE_WORKER_KEY": WORKER_KEY,
             **self.extra,
         }
+
+
+def _num_serving(origin: str) -> int:
+    found = re.search(r"^tiergate_gateway_processes (\d+)", httpx.get(f"{origin}/metrics").text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def takes_processes() -> bool:
