@@ -4,12 +4,12 @@
 --
 -- KEYS 1 held by this gateway  2.. scopes, the tenant first
 -- ARGV 1 window_us  2 day  3 month  4 the record's scopes ('tenant=3 ...')
---      5 and 6 when day and month began (us)  7 and 8 the first day and month to keep
 --      for each scope: requests, tokens, live, tokens a day, cost a month ('' = no limit)
 --      then any number of steps, four values each:
 --        admit  request id  tokens  cost
 --        actual request id  tokens  cost    the actual figures; a repetition finds nothing to replace
 --        refund request id  -       -       as if the request had never been made
+--        first  day         month   -       the ledger was read: the first day and month to keep
 --        seed   scope       tokens  cost    the ledger's figures for that scope's day and month
 -- Answer: one part for each admit, actual and refund step, separated by ';'. For admit it is
 -- 'verdict scope retry_us requests tokens reset_us'; for the others 1 or 0, whether anything was done.
@@ -20,12 +20,11 @@ local window_us, day, month = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local day_field, month_field = 'day:' .. day, 'month:' .. month
 local now = now_us()
 local slot = math.floor(now * NUM_BUCKETS / window_us)
-local day_began, month_began = tonumber(ARGV[5]), tonumber(ARGV[6])
-local steps = 9 + 5 * num_scopes
+local steps = 5 + 5 * num_scopes
 local scopes, records, new_records, ended = {}, {}, {}, {}
 
 for s = 1, num_scopes do
-  local scope, at = open_scope(KEYS[s + 1], slot, day_field, month_field), 8 + 5 * (s - 1)
+  local scope, at = open_scope(KEYS[s + 1], slot, day_field, month_field), 4 + 5 * (s - 1)
   scope.max_requests, scope.max_tokens, scope.max_live = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   scope.max_day, scope.max_month = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
   drop_old(scope, now, window_us)
@@ -38,10 +37,10 @@ local function read_records()
   for i, record in ipairs(redis.call('HMGET', held, unpack(ids))) do records[ids[i]] = record end
 end
 
-local function drop_past_periods(key)
+local function drop_past_periods(key, first_day, first_month)
   for _, field in ipairs(redis.call('HKEYS', key)) do
     local period, digits = string.match(field, '(%a+):(%d+)$')
-    local first = (period == 'day' and ARGV[7]) or (period == 'month' and ARGV[8])
+    local first = (period == 'day' and first_day) or (period == 'month' and first_month)
     if first and digits < first then redis.call('HDEL', key, field) end
   end
 end
@@ -54,19 +53,10 @@ local function seed(scope, field, used)
   end
 end
 
--- Every admission is an entry of the window. If there has been none since the period began, its figure is zero: at
--- midnight nobody needs the ledger.
-local function lacks(scope, field, began)
-  if scope.periods[field][2] >= 0 then return false end
-  if scope.is_new or scope.newest_at >= began or now < began then return true end
-  seed(scope, field, 0)
-  return false
-end
-
 local function lacks_seed()
   for _, scope in ipairs(scopes) do
-    if scope.max_day and lacks(scope, day_field, day_began) then return true end
-    if scope.max_month and lacks(scope, month_field, month_began) then return true end
+    if scope.max_day and scope.periods[day_field][2] < 0 then return true end
+    if scope.max_month and scope.periods[month_field][2] < 0 then return true end
   end
   return false
 end
@@ -136,12 +126,14 @@ local function close(id, tokens, cost, how)
   return record ~= 'done' and '1' or '0'
 end
 
-local answers = {}
+local answers, first_day, first_month = {}, nil, nil
 read_records()
 for at = steps, #ARGV, 4 do
   local kind, id = ARGV[at], ARGV[at + 1]
   if kind == 'admit' then
     answers[#answers + 1] = admit(id, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]))
+  elseif kind == 'first' then
+    first_day, first_month = id, ARGV[at + 2]
   elseif kind == 'seed' then
     local scope = scopes[tonumber(id)]
     if scope.max_day then seed(scope, day_field, tonumber(ARGV[at + 2])) end
@@ -153,7 +145,7 @@ end
 
 for _, scope in ipairs(scopes) do
   save(scope)
-  if scope.is_seeded then drop_past_periods(scope.key) end
+  if scope.is_seeded then drop_past_periods(scope.key, first_day, first_month) end
 end
 local fields = {}
 for id in pairs(new_records) do fields[#fields + 1], fields[#fields + 2] = id, records[id] end

@@ -57,7 +57,7 @@ class Terms:
         record = " ".join(f"{name}={period_flags(scope.limits)}" for name, scope in zip(names, scopes, strict=True))
         shared = (window_us, f"{admission.now:%Y%m%d}", f"{admission.now:%Y%m}", record)
         limits = [value for scope in scopes for value in _values(scope.limits)]
-        parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *_periods(admission.now), *limits)
+        parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *limits)
         self.group = Group(encode_parts(*parts), len(parts))
         """The batch command that `admit` and `close` are steps of."""
         self._tell = _begin(TELL, keys, shared, more=7)
@@ -99,8 +99,10 @@ def admit(request_id: str, tokens: int, cost_nanousd: int) -> bytes:
 
 def admit_seeded(admission: Admission, used: Sequence[tuple[int, int]]) -> bytes:
     """used: for each scope, the tokens of the day and the cost of the month, as read from the ledger."""
+    yesterday, last_month = _yesterday(admission.now), _last_month(admission.now)
     return b"".join(
         (
+            _step("first", f"{yesterday:%Y%m%d}", f"{last_month:%Y%m}", 0),
             *(_step("seed", str(number), tokens, nanousd) for number, (tokens, nanousd) in enumerate(used, 1)),
             admit(admission.request_id, admission.tokens, admission.cost_nanousd),
         )
@@ -169,14 +171,9 @@ def _values(limits: Limits) -> tuple[int | str, ...]:
     return tuple("" if value is None else value for value in values)
 
 
-def _periods(now: datetime) -> tuple[int, int, str, str]:
-    """When the day and the month of `now` began (microseconds of Unix time), and the day and month before them."""
-    day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    month = day.replace(day=1)
-    before = timedelta(days=1)
-    return (
-        int(day.timestamp()) * 1_000_000,
-        int(month.timestamp()) * 1_000_000,
-        f"{day - before:%Y%m%d}",
-        f"{month - before:%Y%m}",
-    )
+def _yesterday(now: datetime) -> datetime:
+    return now - timedelta(days=1)
+
+
+def _last_month(now: datetime) -> datetime:
+    return now.replace(day=1) - timedelta(days=1)

@@ -227,7 +227,7 @@ class Limiter:
             else (0, 0)
             for scope in admission.scopes()
         ]
-        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (1 + len(used))
+        steps, num_parts = admit_seeded(admission, used), STEP_PARTS * (2 + len(used))
         return await self.redis.send_step(entry.terms.group, steps, num_parts, order=entry.accounts[0].order).future
 
     def _conclude(self, entry: Entry, reply: Reply) -> Reservation:

@@ -33,8 +33,6 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
   drop_old(scope, now, window_us)
   -- A swept request is still counted in the window.
   if age_us < window_us and not is_swept then count(scope, slot, at, tokens) end
-  -- Even if it is not an entry of the window: usage of its day and month may have to be read from the ledger.
-  scope.newest_at = math.max(scope.newest_at, scope.is_new and now or at)
   scope.is_changed = true
   if is_live then scope.live = scope.live + 1 end
   local function add(field, amount)

@@ -72,7 +72,7 @@ def _text(reply: Reply) -> list[bytes]:
 def _encoded(asked: Admission, step: Step) -> tuple[bytes, int]:
     kind, number, tokens, cost = step
     if kind == "seeded":
-        return admit_seeded(asked, [(tokens, cost), (cost, tokens)]), 3 * STEP_PARTS
+        return admit_seeded(asked, [(tokens, cost), (cost, tokens)]), 4 * STEP_PARTS
     if kind == "admit":
         return admit(f"r{number}", tokens, cost), STEP_PARTS
     return close(f"r{number}", tokens, cost, "actual" if kind == "actual" else "refund"), STEP_PARTS

@@ -9,15 +9,12 @@ import pytest
 from redis import Redis
 
 from gateway.billing.ledger import UsageLedger
-from gateway.domain.catalog import TierTerms
 from gateway.domain.limits import LimitScope, ScopeLimits
 from gateway.http.errors import LimitReached
 from gateway.limits.ledger import STALE_S, LedgerAway, Readings, Used
 from gateway.limits.local import LocalLimiter
-from gateway.limits.reservation import Admission
 from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
-from tests.gateway.limits.test_clock import put_ahead
 from tests.support.events import make_event
 from tests.support.gateways import eventually
 from tests.support.limiters import KnownLedger, admission, open_limiter
@@ -213,50 +210,3 @@ async def test_new_end_users_of_a_tenant_without_room_are_not_looked_up(own_valk
                 await limiter.admit(admission(tenant_id, tier, LimitScope(f"user:{i}", limits), cost_nanousd=1))
         # The tenant's own, at most.
         assert ledger.num_calls <= num_calls + 1
-
-
-DAY_US = 86_400_000_000
-
-
-def asked_at(tenant_id: UUID, tier: TierTerms, now: datetime, *, tokens: int) -> Admission:
-    return Admission(str(uuid4()), tenant_id, tier, tokens, 0, now)
-
-
-async def test_a_new_day_begins_at_zero_without_the_ledger(valkey: ValkeyProcess) -> None:
-    ledger, tenant_id, tier = KnownLedger(tokens=90), uuid4(), make_tier(tokens_per_day=100)
-    today = datetime.now(UTC)
-    async with open_limiter(valkey.url, ledger=ledger) as limiter:
-        await limiter.admit(asked_at(tenant_id, tier, today - timedelta(days=1), tokens=10))
-        put_ahead(valkey.url, tenant_id, -2 * DAY_US)
-        ledger.is_away = True
-        await limiter.admit(asked_at(tenant_id, tier, today, tokens=60))
-        with pytest.raises(LimitReached):
-            await limiter.admit(asked_at(tenant_id, tier, today, tokens=41))
-        await limiter.admit(asked_at(tenant_id, tier, today, tokens=40))
-        assert ledger.num_calls == 1
-
-
-async def test_a_day_in_which_something_happened_is_read(valkey: ValkeyProcess) -> None:
-    ledger, tenant_id, free, tier = KnownLedger(tokens=90), uuid4(), make_tier(), make_tier(tokens_per_day=100)
-    today = datetime.now(UTC)
-    async with open_limiter(valkey.url, ledger=ledger) as limiter:
-        await limiter.admit(asked_at(tenant_id, free, today, tokens=10))
-        with pytest.raises(LimitReached):
-            await limiter.admit(asked_at(tenant_id, tier, today, tokens=11))
-        assert ledger.num_calls == 1
-
-
-async def test_what_redis_is_told_after_it_lost_its_memory_is_no_new_day(own_valkey: ValkeyProcess) -> None:
-    ledger, tenant_id, tier = KnownLedger(tokens=0), uuid4(), make_tier(tokens_per_day=100)
-    today = datetime.now(UTC)
-    async with open_limiter(own_valkey.url, ledger=ledger) as limiter:
-        await limiter.admit(asked_at(tenant_id, tier, today - timedelta(days=1), tokens=10))
-        put_ahead(own_valkey.url, tenant_id, -2 * DAY_US)
-        ledger.tokens = 90
-        with Redis.from_url(own_valkey.url) as redis:
-            redis.flushall()
-            await limiter.check_memory()
-            await eventually(lambda: not limiter.is_local)
-            assert redis.exists(f"tiergate:{{{tenant_id}}}:limits:tenant")
-        with pytest.raises(LimitReached):
-            await limiter.admit(asked_at(tenant_id, tier, today, tokens=11))
