@@ -52,6 +52,11 @@ def num_multiprocessors() -> int:
     return _stand_in_multiprocessors or _count_multiprocessors()
 
 
+def has_large_shared_memory() -> bool:
+    """Whether a block may have 163 KiB of shared memory and more, as in an A100 or H100; other GPUs have 99."""
+    return _stand_in_multiprocessors is not None or _has_large_shared_memory()
+
+
 def choose_ptxas() -> None:
     """Choose a ptxas that compiles prefill correctly; call before the first kernel is compiled.
 
@@ -112,3 +117,8 @@ def _count_multiprocessors() -> int:
     if not torch.cuda.is_available():
         return _H200_MULTIPROCESSORS
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
+
+
+@functools.cache
+def _has_large_shared_memory() -> bool:
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() in ((8, 0), (9, 0), (10, 0), (10, 3))

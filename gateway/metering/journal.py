@@ -302,11 +302,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
 def _create(path: Path) -> None:
     """Make the whole file under another name first: without its tables, the ledger would take it for damaged."""
     draft = path.with_name(f"{path.name}-new")
-    for left in path.parent.glob(f"{draft.name}*"):
+    # What a crash has left of a draft, or of the log of a file that is gone.
+    for left in path.parent.glob(f"{path.name}-*"):
         left.unlink()
     with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        # Closing would do it, too, but say nothing if the disk is full.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     draft.rename(path)
 
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 _LOG2_E = 1.4426950408889634
 _TUNING = {2: {"tile": 64, "num_stages": 6, "num_warps": 8}, 4: {"tile": 64, "num_stages": 1, "num_warps": 8}}
-"""By an element's bytes. 128 rows with 4 warps spill; so do 32 rows of float32 with a tile of 32."""
+"""By an element's bytes. 128 rows with 4 warps spill; so do 32 rows of float32 with a tile of 32. Six stages take 129
+KiB of shared memory for heads of 128."""
+_FEW_STAGES = 2
+"""They take 96 KiB, of 99 in an L4 or A10."""
 
 
 @triton.jit
@@ -90,7 +93,7 @@ def _prefill(
         peak, total, mixed = _take_tile(
             queries, peak, total, mixed, its_cache, own, start, lowest, end, at, scale,
             2 * KV_HEADS * DIM, KV_HEADS * DIM, DIM, BLOCK, TILE, WINDOW, False)  # fmt: skip
-    # Two tiles at most.
+    # A few tiles at most.
     for start in tl.range(diagonal, end, TILE, num_stages=1):
         peak, total, mixed = _take_tile(
             queries, peak, total, mixed, its_cache, own, start, lowest, end, at, scale,
@@ -111,6 +114,8 @@ def paged_prefill(q: Tensor, cache: Tensor, tables: "PrefillTables", *, scale: f
     if num_tokens:
         tuning = _TUNING[q.element_size()]
         num_stages = 1 if gpu.must_be_careful() else tuning["num_stages"]
+        if not gpu.has_large_shared_memory():
+            num_stages = min(num_stages, _FEW_STAGES)
         _prefill[(len(tables.items), kv_heads)](
             q, cache, tables.blocks, tables.items, y, scale * _LOG2_E, q.stride(0), tables.blocks.stride(0),
             kv_heads, group, rows, dim, block_size, tuning["tile"], tables.window or 0, num_stages,

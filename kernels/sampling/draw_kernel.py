@@ -59,7 +59,7 @@ def _invert(
         is_taken = (is_found == 0) & (own > 0)
         before, found = tl.where(is_taken, reached_here, before), tl.where(is_taken, first, found)
         reached_here += own
-        is_found = tl.where(reached_here > target, 1, is_found)
+        is_found = tl.where((own > 0) & (reached_here > target), 1, is_found)
     at = found + tl.arange(0, SMALL)
     weights = _kept_at(logits, at, end, peak, factor, floor, min_p)
     beyond = (before + tl.cumsum(weights, 0) > target) & (weights > 0)
