@@ -17,7 +17,8 @@ from worker.server.app import create_app
 from worker.server.health import Readiness
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 0}
-OTHER = {"model": "tiny", "prompt": "a b c", "max_tokens": 3}
+# Greedy: a token drawn at random may be the poisoned one.
+OTHER = {"model": "tiny", "prompt": "a b c", "max_tokens": 3, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
