@@ -178,7 +178,11 @@ class Site:
 
 
 def _num_serving(origin: str) -> int:
-    found = re.search(r"^tiergate_gateway_processes (\d+)", httpx.get(f"{origin}/metrics").text, re.MULTILINE)
+    try:
+        told = httpx.get(f"{origin}/metrics", timeout=5).text
+    except httpx.HTTPError:
+        return 0
+    found = re.search(r"^tiergate_gateway_processes (\d+)", told, re.MULTILINE)
     return int(found[1]) if found else 0
 
 

@@ -112,6 +112,16 @@ def test_the_shapes_of_real_models_compile_well() -> None:
         )
 
 
+def test_it_fits_gpus_with_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "has_large_shared_memory", lambda: False)
+    with on_hopper(interprets=False) as hopper:
+        for window in (None, 4096):
+            cache = make_cache([40], kv_heads=8, head_dim=128, dtype=torch.bfloat16)
+            q = _queries(40, 32, 128, torch.bfloat16)
+            paged_prefill(q, cache.tensor, _tables(cache, [40], 4, window), scale=0.1)
+        assert all(cubin.shared <= 99 * 1024 for cubin in hopper.launched)
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "found"),
     [
