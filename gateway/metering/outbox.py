@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from gateway.gathering import Gathering
 from gateway.metering.admissions import AdmissionCounter
 from gateway.metering.adoption import adopt
 from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
@@ -105,6 +106,7 @@ class Outbox:
         self._noted: dict[str, int] = {}
         """Request id -> completion tokens, as last noted."""
         self._batch = _Batch()
+        self._gathering = Gathering()
         self._is_flush_due = False
         self._written = asyncio.Event()
         self._in_hand: _Batch | None = None
@@ -197,10 +199,7 @@ class Outbox:
         future: asyncio.Future[None] = self._loop.create_future()
         self._batch.closed.append((request_id, encoded))
         self._batch.waiters.append(future)
-        if not self._is_flush_due:
-            # Flush at the end of this iteration of the event loop, so that all its closes share one write.
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
         return future
 
     async def written(self) -> None:
@@ -257,8 +256,20 @@ class Outbox:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._batch and self._in_hand is None and self._failure is None:
+        if not self._batch or self._in_hand is not None or self._failure is not None:
+            return
+        num_closed = len(self._batch.closed)
+        if self._gathering.waits(num_closed):
+            self._flush_soon()
+        else:
             self._hand_over()
+
+    def _flush_soon(self) -> None:
+        """Flush at the end of this iteration of the event loop, or after a few more, so that their closes share one
+        write."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
 
     def _hand_over(self) -> None:
         self._in_hand, self._batch = self._batch, _Batch()

@@ -1,4 +1,4 @@
-"""Turns the calls of one iteration of the event loop into commands. Calls of one group become one script call."""
+"""Turns calls that leave together into commands. Calls of one group become one script call."""
 
 import asyncio
 from collections.abc import Callable, Iterable

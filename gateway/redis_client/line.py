@@ -1,5 +1,4 @@
-"""One connection to Redis: the commands of one iteration of the event loop leave in one write, and answers are matched
-in order.
+"""One connection to Redis: commands that come in quick succession leave in one write, and answers are matched in order.
 
 The number of commands under way is bounded, so that a burst of commands (from us and from other gateways) waits here,
 where it does not count against Redis. In Redis, which answers everything it has read at once, the burst would make
@@ -20,6 +19,7 @@ from typing import Protocol, cast
 
 from redis.exceptions import RedisError, ResponseError
 
+from gateway.gathering import Gathering
 from gateway.redis_client.grouping import Call, Group, commands_of
 from gateway.redis_client.resp import BadReply, Replies, Reply, encode
 
@@ -102,6 +102,7 @@ class Line(asyncio.Protocol):
         self._urgent: list[Call] = []
         self._waiting: deque[Call] = deque()
         """Calls that were written but not answered yet."""
+        self._gathering = Gathering()
         self._is_flushing = False
         self._ticks = 0
         self._ticked_at = 0.0
@@ -238,6 +239,9 @@ class Line(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flushing = False
         if self._transport is None:
+            return
+        if not self._urgent and self._gathering.waits(len(self._queue)):
+            self._flush_soon()
             return
         calls, self._urgent = self._urgent, []
         for _ in range(min(len(self._queue), self._window - len(self._waiting) - len(calls))):

@@ -49,8 +49,8 @@ class Pipeline:
                 line.close()
 
     def send(self, command: bytes, *, order: int = 0) -> Call:
-        """Send a command, written together with all other calls of this iteration of the event loop. Raises Lost
-        without a connection."""
+        """Send a command, written together with others that come in quick succession. Raises Lost without a
+        connection."""
         return self._line(order).send(command)
 
     def send_step(self, group: Group, step: bytes, num_parts: int, *, order: int = 0) -> Call:

@@ -47,6 +47,26 @@ async def test_closes_that_wait_together_share_commits(tmp_path: Path) -> None:
         assert outbox.num_commits <= 5
 
 
+async def test_closes_of_consecutive_iterations_share_a_commit(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        closes = []
+        for i in range(4):
+            closes.append(outbox.close(make_event(f"r{i}")))
+            await asyncio.sleep(0)
+        await asyncio.gather(*closes)
+        assert outbox.num_commits == 1
+
+
+async def test_closes_that_never_cease_are_written_meanwhile(tmp_path: Path) -> None:
+    async with Outbox(tmp_path, "one") as outbox:
+        first = outbox.close(make_event("first"))
+        async with asyncio.timeout(DEADLINE_S):
+            i = 0
+            while not first.done():
+                outbox.close(make_event(f"r{(i := i + 1)}"))
+                await asyncio.sleep(0)
+
+
 async def test_a_close_whose_waiter_was_cancelled_is_written_all_the_same(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
         outbox.close(make_event("r1")).cancel()

@@ -110,6 +110,25 @@ async def test_calls_of_one_turn_leave_in_one_write() -> None:
         assert max(chunk.count(b"PING") for chunk in chunks) <= MAX_IN_FLIGHT
 
 
+async def test_calls_of_consecutive_turns_leave_in_one_write() -> None:
+    chunks: list[bytes] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**20):
+            chunks.append(data)
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    async with server(handler) as url, open_pipeline(url) as (pipeline, _):
+        chunks.clear()
+        calls = []
+        for _ in range(4):
+            calls.append(pipeline.send(encode("PING")))
+            await asyncio.sleep(0)
+        for call in calls:
+            assert await call.future == b"OK"
+        assert len(chunks) == 1
+
+
 @pytest.mark.parametrize(("num_gateways", "most"), [(8, MAX_IN_FLIGHT // 8), (1000, MIN_IN_FLIGHT), (0, MAX_IN_FLIGHT)])
 async def test_gateways_share_what_is_under_way(num_gateways: int, most: int) -> None:
     at_once: list[int] = []
