@@ -258,8 +258,7 @@ class Outbox:
         self._is_flush_due = False
         if not self._batch or self._in_hand is not None or self._failure is not None:
             return
-        num_closed = len(self._batch.closed)
-        if self._gathering.waits(num_closed):
+        if self._gathering.waits(len(self._batch.closed), self._loop.time()):
             self._flush_soon()
         else:
             self._hand_over()

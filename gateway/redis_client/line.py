@@ -240,7 +240,7 @@ class Line(asyncio.Protocol):
         self._is_flushing = False
         if self._transport is None:
             return
-        if not self._urgent and self._gathering.waits(len(self._queue)):
+        if not self._urgent and self._gathering.waits(len(self._queue), self._loop.time()):
             self._flush_soon()
             return
         calls, self._urgent = self._urgent, []
