@@ -17,12 +17,12 @@ class Gathering:
     def __init__(self) -> None:
         self._num_seen, self._until_s = 0, 0.0
 
-    def waits(self, num_gathered: int, now_s: float) -> bool:
+    def waits(self, num_gathered: int, now_s: float, *, num_expected: int = ENOUGH) -> bool:
         """Whether the batch should wait for another iteration. Ask once in each iteration until the answer is False,
-        which begins the next batch. now_s: on any clock."""
+        which begins the next batch. now_s: on any clock. num_expected: how many it can become."""
         if self._num_seen == 0:
             self._until_s = now_s + MAX_S
-        if self._num_seen < num_gathered < ENOUGH and now_s < self._until_s:
+        if self._num_seen < num_gathered < min(ENOUGH, num_expected) and now_s < self._until_s:
             self._num_seen = num_gathered
             return True
         self._num_seen = 0

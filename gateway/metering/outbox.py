@@ -199,7 +199,11 @@ class Outbox:
         future: asyncio.Future[None] = self._loop.create_future()
         self._batch.closed.append((request_id, encoded))
         self._batch.waiters.append(future)
-        self._flush_soon()
+        if len(self._under_way) == 1:
+            # A lone request: the sooner the disk is asked, the more of what follows happens meanwhile.
+            self._flush()
+        else:
+            self._flush_soon()
         return future
 
     async def written(self) -> None:
@@ -258,7 +262,8 @@ class Outbox:
         self._is_flush_due = False
         if not self._batch or self._in_hand is not None or self._failure is not None:
             return
-        if self._gathering.waits(len(self._batch.closed), self._loop.time()):
+        num_closed, now_s = len(self._batch.closed), self._loop.time()
+        if self._gathering.waits(num_closed, now_s, num_expected=len(self._under_way)):
             self._flush_soon()
         else:
             self._hand_over()

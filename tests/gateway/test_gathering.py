@@ -24,5 +24,11 @@ def test_the_next_batch_begins_anew() -> None:
     assert waited == [True, False, True, True, False]
 
 
+def test_a_batch_that_cannot_grow_leaves_at_once() -> None:
+    gathering = Gathering()
+    assert gathering.waits(1, 0.0, num_expected=3)
+    assert not gathering.waits(3, 0.0, num_expected=3)
+
+
 def test_nothing_gathered_waits_for_nothing() -> None:
     assert not Gathering().waits(0, 0.0)

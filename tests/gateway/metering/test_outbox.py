@@ -51,6 +51,8 @@ async def test_closes_of_consecutive_iterations_share_a_commit(tmp_path: Path) -
     async with Outbox(tmp_path, "one") as outbox:
         closes = []
         for i in range(4):
+            outbox.open(OpenEvent(make_event(f"r{i}")))
+        for i in range(4):
             closes.append(outbox.close(make_event(f"r{i}")))
             await asyncio.sleep(0)
         await asyncio.gather(*closes)
@@ -153,10 +155,12 @@ async def test_an_event_that_cannot_be_written_fails_alone(tmp_path: Path) -> No
 
 async def test_a_second_close_corrects_the_first(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
+        # Another one, so that the first close may still be waiting for company.
+        outbox.open(OpenEvent(make_event("r2")))
         outbox.close(make_event("r1"))
         await outbox.close(make_event("r1", status="error", cost_nanousd=0))
         assert [event.status for event in closed_events(tmp_path)] == ["error"]
-        assert outbox.num_under_way == 0
+        assert outbox.num_under_way == 1
 
 
 async def test_a_writer_that_dies_ends_what_runs_beside_the_server(tmp_path: Path) -> None:
