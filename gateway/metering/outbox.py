@@ -1,18 +1,18 @@
 """The gateway's durable outbox of usage events: SQLite on local disk, one writer thread, group commit.
 
-Everything that is waiting when the writer becomes free goes to it as one batch, and all closes of a batch share one
-fsync. Notes of requests under way are written in the same batches, but a batch without closes is not synced, so notes
-survive the death of the process but not always that of the machine. The number of requests under way is bounded: `open`
-refuses more, so `close` always has room and cannot fail for lack of it. All state belongs to the event loop; the thread
-receives whole batches and hands them back.
+What is waiting when the writer becomes free goes to it as one batch, which may grow for a moment first
+(`gateway/gathering.py`), and all closes of a batch share one fsync. Notes of requests under way are written in the same
+batches, but a batch without closes is not synced, so notes survive the death of the process but not always that of the
+machine. The number of requests under way is bounded: `open` refuses more, so `close` always has room and cannot fail
+for lack of it. All state belongs to the event loop; the thread receives whole batches and hands them back.
 """
 
 import asyncio
 import logging
-import os
 import queue
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -115,6 +115,8 @@ class Outbox:
         self._handed_over_at = 0.0
         self._handed_over: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._failure: str | None = None
+        self._is_writer_gone = False
+        """The thread takes no more batches. What closes now is written by `_finish`."""
         self.num_closed = 0
         """Durable closes since the start."""
         self.num_commits = 0
@@ -146,7 +148,12 @@ class Outbox:
         await self._until_written()
         if self._batch and not self._died.done():
             self._hand_over()
+        # More may close while the last batch is written.
         await self._until_written()
+        while self._can_hand_over:
+            self._hand_over()
+            await self._until_written()
+        self._is_writer_gone = True
         self._handed_over.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._finish)
@@ -160,7 +167,7 @@ class Outbox:
                 self._died.result()
             self._note_progress()
             self._batch.admissions += self._admissions.take()
-            self._flush()
+            self._flush_soon()
             await self._tell_counts()
             if self._in_hand is not None and self._loop.time() - self._handed_over_at > WRITE_DEADLINE_S:
                 _fail(self._in_hand.waiters + self._batch.waiters, "the disk does not answer")
@@ -200,9 +207,9 @@ class Outbox:
         future: asyncio.Future[None] = self._loop.create_future()
         self._batch.closed.append((request_id, encoded))
         self._batch.waiters.append(future)
-        if len(self._under_way) == 1:
-            self._flush()
-            _let_others_run()
+        if len(self._under_way) == 1 and self._can_hand_over:
+            # A lone request: the sooner the disk is asked, the more of what follows happens meanwhile.
+            self._hand_over()
         else:
             self._flush_soon()
         return future
@@ -215,7 +222,7 @@ class Outbox:
 
     def _note_in_time(self) -> None:
         self._note_aging()
-        self._flush()
+        self._flush_soon()
         self._is_timer_set = bool(self._aging)
         if self._is_timer_set:
             self._loop.call_later(NOTE_WITHIN_S / 2, self._note_in_time)
@@ -259,24 +266,30 @@ class Outbox:
             self._written.clear()
             await self._written.wait()
 
+    def _flush_soon(self) -> None:
+        """Hand the batch over at the end of this iteration of the event loop, or of a later one while it grows, so that
+        its closes share one write."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
         self._is_flush_due = False
-        if not self._batch or self._in_hand is not None or self._failure is not None:
+        if not self._can_hand_over:
             return
-        num_closed, now_s = len(self._batch.closed), self._loop.time()
+        num_closed, now_s = len(self._batch.closed), time.monotonic()
         if self._gathering.waits(num_closed, now_s, num_expected=len(self._under_way)):
             self._flush_soon()
         else:
             self._hand_over()
 
-    def _flush_soon(self) -> None:
-        """Flush at the end of this iteration of the event loop, or after a few more, so that their closes share one
-        write."""
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+    @property
+    def _can_hand_over(self) -> bool:
+        is_free = self._in_hand is None and self._failure is None and not self._is_writer_gone
+        return is_free and bool(self._batch)
 
     def _hand_over(self) -> None:
+        self._gathering.leave()
         self._in_hand, self._batch = self._batch, _Batch()
         self._handed_over_at = self._loop.time()
         self._handed_over.put(self._in_hand)
@@ -310,7 +323,7 @@ class Outbox:
         for waiter in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._flush()
+        self._flush_soon()
 
     def _keep(self, batch: _Batch, reason: str) -> None:
         """Fail the waiters, and put the refused batch before whatever came meanwhile.
@@ -337,7 +350,7 @@ class Outbox:
     def _retry(self) -> None:
         """Retry even with nothing to write: while the disk has failed no request begins, so nothing else would trigger
         a write."""
-        if self._in_hand is None and not self._died.done():
+        if self._in_hand is None and not self._died.done() and not self._is_writer_gone:
             self._hand_over()
 
     def _die(self, error: BaseException) -> None:
@@ -346,7 +359,7 @@ class Outbox:
         self._keep(self._in_hand or _Batch(), f"its writer ended: {error!r}")
 
     def _finish(self) -> None:
-        if self._died.done():
+        if self._batch:
             try:
                 self._write(self._batch)
                 self._batch = _Batch()
@@ -379,13 +392,6 @@ def adopt_orphans(data_dir: Path) -> int:
             num_lost += _close_lost(folder)
             folder.release()
     return num_lost
-
-
-def _let_others_run() -> None:
-    """For a lone request: if the writer thread shares our core, let it take the batch and then ask the disk, so that
-    the rest of the request is done while the disk works."""
-    for _ in range(2):
-        os.sched_yield()
 
 
 def _start(data_dir: Path, incarnation: str) -> tuple[OwnedFolder, Journal]:

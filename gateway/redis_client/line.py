@@ -240,9 +240,10 @@ class Line(asyncio.Protocol):
         self._is_flushing = False
         if self._transport is None:
             return
-        if not self._urgent and self._gathering.waits(len(self._queue), self._loop.time()):
+        if not self._urgent and self._gathering.waits(len(self._queue), time.monotonic()):
             self._flush_soon()
             return
+        self._gathering.leave()
         calls, self._urgent = self._urgent, []
         for _ in range(min(len(self._queue), self._window - len(self._waiting) - len(calls))):
             calls.append(self._queue.popleft())

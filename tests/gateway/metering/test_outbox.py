@@ -4,9 +4,11 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -47,11 +49,12 @@ async def test_closes_that_wait_together_share_commits(tmp_path: Path) -> None:
         assert outbox.num_commits <= 5
 
 
-async def test_closes_of_consecutive_iterations_share_a_commit(tmp_path: Path) -> None:
+async def test_closes_of_consecutive_iterations_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.gathering.MAX_S", DEADLINE_S)
     async with Outbox(tmp_path, "one") as outbox:
-        closes = []
         for i in range(4):
             outbox.open(OpenEvent(make_event(f"r{i}")))
+        closes = []
         for i in range(4):
             closes.append(outbox.close(make_event(f"r{i}")))
             await asyncio.sleep(0)
@@ -60,13 +63,69 @@ async def test_closes_of_consecutive_iterations_share_a_commit(tmp_path: Path) -
 
 
 async def test_closes_that_never_cease_are_written_meanwhile(tmp_path: Path) -> None:
+    num_open = 20_000
+    async with Outbox(tmp_path, "one") as outbox, asyncio.timeout(DEADLINE_S):
+        for i in range(num_open):
+            outbox.open(OpenEvent(make_event(f"r{i}")))
+        first = outbox.close(make_event("r0"))
+        num_closed = 1
+        while not first.done() and num_closed < num_open - 1:
+            outbox.close(make_event(f"r{num_closed}"))
+            num_closed += 1
+            await asyncio.sleep(0)
+        assert first.done()
+
+
+async def test_a_close_during_the_last_write_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_write = threading.Event(), threading.Event()
+
+    def write(journal: Journal, *batch: Any) -> None:
+        begun.set()
+        may_write.wait(DEADLINE_S)
+        _write(journal, *batch)
+
+    _write = Journal.write
+    outbox = Outbox(tmp_path, "one")
+    await outbox.__aenter__()
+    monkeypatch.setattr(Journal, "write", write)
+    for request_id in ("r1", "r2", "r3"):
+        outbox.open(OpenEvent(make_event(request_id)))
+    ending = asyncio.create_task(outbox.__aexit__(None, None, None))
+    await asyncio.to_thread(begun.wait, DEADLINE_S)
+    closed = outbox.close(make_event("r2"))
+    may_write.set()
+    await asyncio.wait_for(ending, DEADLINE_S)
+    assert closed.done()
+    assert [event.request_id for event in closed_events(tmp_path)] == ["r2"]
+
+
+async def test_a_close_after_the_last_write_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_finish = threading.Event(), threading.Event()
+
+    def finish(outbox: Outbox) -> None:
+        begun.set()
+        may_finish.wait(DEADLINE_S)
+        _finish(outbox)
+
+    _finish = Outbox._finish
+    monkeypatch.setattr(Outbox, "_finish", finish)
+    outbox = Outbox(tmp_path, "one")
+    await outbox.__aenter__()
+    ending = asyncio.create_task(outbox.__aexit__(None, None, None))
+    await asyncio.to_thread(begun.wait, DEADLINE_S)
+    outbox.close(make_event("r1"))
+    may_finish.set()
+    await asyncio.wait_for(ending, DEADLINE_S)
+    assert [event.request_id for event in closed_events(tmp_path)] == ["r1"]
+
+
+async def test_a_lone_close_that_is_being_written_is_corrected_by_a_second(tmp_path: Path) -> None:
     async with Outbox(tmp_path, "one") as outbox:
-        first = outbox.close(make_event("first"))
-        async with asyncio.timeout(DEADLINE_S):
-            i = 0
-            while not first.done():
-                outbox.close(make_event(f"r{(i := i + 1)}"))
-                await asyncio.sleep(0)
+        outbox.open(OpenEvent(make_event("r1")))
+        outbox.close(make_event("r1"))
+        await outbox.close(make_event("r1", status="error", cost_nanousd=0))
+        assert [event.status for event in closed_events(tmp_path)][-1] == "error"
+        assert outbox.num_under_way == 0
 
 
 async def test_a_close_whose_waiter_was_cancelled_is_written_all_the_same(tmp_path: Path) -> None:

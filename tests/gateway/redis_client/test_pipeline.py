@@ -110,7 +110,8 @@ async def test_calls_of_one_turn_leave_in_one_write() -> None:
         assert max(chunk.count(b"PING") for chunk in chunks) <= MAX_IN_FLIGHT
 
 
-async def test_calls_of_consecutive_turns_leave_in_one_write() -> None:
+async def test_calls_of_consecutive_turns_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.gathering.MAX_S", 20.0)
     chunks: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
