@@ -19,13 +19,21 @@ class Drained:
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis
         self._since: dict[str, float] = {}
+        self._num_begun = self._num_last = 0
+        """Readings begun, and the number of the one that `_since` is from."""
 
     def has(self, url: str) -> bool:
         return _address(url) in self._since
 
     async def read(self) -> None:
         """Raises one of `redis_client.AWAY`, and then keeps the last state read."""
+        self._num_begun += 1
+        number = self._num_begun
         found = await cast(Awaitable[dict[bytes, bytes]], self._redis.hgetall(DRAINED_KEY))
+        if number < self._num_last:
+            # It may not know of the drain that the later reading saw.
+            return
+        self._num_last = number
         self._since = {name.decode(errors="replace"): _seconds(value) for name, value in found.items()}
 
     async def change(self, url: str, *, is_drained: bool, present: Collection[str]) -> None:
