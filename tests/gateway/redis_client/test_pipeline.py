@@ -92,7 +92,9 @@ async def test_many_calls_at_once_each_get_their_own_answer(valkey: ValkeyProces
         assert [await call.future for call in calls] == [text.encode() for text in texts]
 
 
-async def test_calls_of_one_turn_leave_in_one_write() -> None:
+@asynccontextmanager
+async def recording_pipeline() -> AsyncIterator[tuple[Pipeline, list[bytes]]]:
+    """A pipeline to a server that says OK to everything, and the chunks that it receives after the handshake."""
     chunks: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -102,6 +104,11 @@ async def test_calls_of_one_turn_leave_in_one_write() -> None:
 
     async with server(handler) as url, open_pipeline(url) as (pipeline, _):
         chunks.clear()
+        yield pipeline, chunks
+
+
+async def test_calls_of_one_turn_leave_in_one_write() -> None:
+    async with recording_pipeline() as (pipeline, chunks):
         await asyncio.gather(*(pipeline.execute("PING") for _ in range(MAX_IN_FLIGHT)))
         assert len(chunks) == 1
         chunks.clear()
@@ -112,15 +119,7 @@ async def test_calls_of_one_turn_leave_in_one_write() -> None:
 
 async def test_calls_of_consecutive_turns_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.gathering.MAX_S", 20.0)
-    chunks: list[bytes] = []
-
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(2**20):
-            chunks.append(data)
-            writer.write(b"+OK\r\n" * data.count(b"*"))
-
-    async with server(handler) as url, open_pipeline(url) as (pipeline, _):
-        chunks.clear()
+    async with recording_pipeline() as (pipeline, chunks):
         calls = []
         for _ in range(4):
             calls.append(pipeline.send(encode("PING")))
