@@ -49,8 +49,9 @@ from gateway.inference.overflow import overflow_account
 from gateway.inference.session.summaries import summarize_forever
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.limiter import open_limiter
+from gateway.metering.adoption import adopt_orphans
 from gateway.metering.backlog import Backlog
-from gateway.metering.outbox import Outbox, adopt_orphans
+from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
 from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom

@@ -20,8 +20,7 @@ from typing import Protocol
 
 from gateway.gathering import Gathering
 from gateway.metering.admissions import AdmissionCounter
-from gateway.metering.adoption import adopt
-from gateway.metering.folders import OwnedFolder, create_folder, list_folders, take_orphan
+from gateway.metering.folders import OwnedFolder, create_folder
 from gateway.metering.journal import Journal, Progress, encode_event
 from gateway.metering.refusals import RefusalCounter
 from gateway.metering.room import OutboxRoom
@@ -380,20 +379,6 @@ class Outbox:
             self._folder.release()
 
 
-def adopt_orphans(data_dir: Path) -> int:
-    """Close requests that dead incarnations left under way, as `lost` with the tokens known. Returns their number.
-
-    The folders stay for the consumer, which ships and removes them.
-    """
-    num_lost = 0
-    for path in list_folders(data_dir):
-        folder = take_orphan(path)
-        if folder is not None:
-            num_lost += _close_lost(folder)
-            folder.release()
-    return num_lost
-
-
 def _start(data_dir: Path, incarnation: str) -> tuple[OwnedFolder, Journal]:
     folder = create_folder(data_dir, incarnation)
     return folder, Journal.open(folder.path)
@@ -403,14 +388,6 @@ def _tell_counts(folder: Path, refusals: list[RefusalCount]) -> None:
     journal = Journal.open(folder, must_exist=True)
     try:
         journal.tell_counts(refusals)
-    finally:
-        journal.close()
-
-
-def _close_lost(folder: OwnedFolder) -> int:
-    journal = Journal.open(folder.path)
-    try:
-        return adopt(folder, journal)
     finally:
         journal.close()
 

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from benchmarks.exactly_once.member import answer
+from gateway.metering.adoption import adopt_orphans
 from gateway.metering.folders import list_folders
 from gateway.metering.journal import Journal
-from gateway.metering.outbox import adopt_orphans
 from tests.support.gateway_processes import DEADLINE_S, Processes, kill, serving, until_dead
 from tests.support.members import serving_member
 from tests.support.valkey import ValkeyProcess

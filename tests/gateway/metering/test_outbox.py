@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.metering.adoption import adopt_orphans
 from gateway.metering.folders import create_folder, list_folders, take_orphan
 from gateway.metering.journal import Journal, Progress, encode_event
-from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull, adopt_orphans
+from gateway.metering.outbox import Outbox, OutboxFailed, OutboxFull
 from protocol.usage import PriceLine, UsageEvent
 from tests.support.events import OpenEvent, make_event
 from tests.support.gateways import eventually

@@ -5,9 +5,10 @@ from typing import Any, cast
 
 from gateway.clock import utc_now
 from gateway.domain.principal import Principal
+from gateway.metering.adoption import adopt_orphans
 from gateway.metering.consumer import Consumer
 from gateway.metering.journal import Journal
-from gateway.metering.outbox import Outbox, adopt_orphans
+from gateway.metering.outbox import Outbox
 from gateway.metering.queries import UsageQueries
 from gateway.metering.records import decode_counts
 from gateway.metering.refusals import MAX_KEYS, RefusalCounter
