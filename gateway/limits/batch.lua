@@ -16,12 +16,11 @@
 -- verdict: ok, load (read the ledger first), or the limit that is exhausted, with the number of its scope (from 1) and
 -- the time until a retry. requests, tokens and reset_us are the tenant's usage.
 local held, num_scopes = KEYS[1], #KEYS - 1
-local window_us, day, month = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local day_field, month_field = 'day:' .. day, 'month:' .. month
+local window_us, day_field, month_field = tonumber(ARGV[1]), 'day:' .. ARGV[2], 'month:' .. ARGV[3]
 local now = now_us()
 local slot = math.floor(now * NUM_BUCKETS / window_us)
 local steps = 5 + 5 * num_scopes
-local scopes, records, new_records, ended = {}, {}, {}, {}
+local scopes, records = {}, {}
 
 for s = 1, num_scopes do
   local scope, at = open_scope(KEYS[s + 1], slot, day_field, month_field), 4 + 5 * (s - 1)
@@ -31,34 +30,14 @@ for s = 1, num_scopes do
   scopes[s] = scope
 end
 
-local function read_records()
-  local ids = {}
-  for at = steps, #ARGV, 4 do ids[#ids + 1] = ARGV[at + 1] end
-  for i, record in ipairs(redis.call('HMGET', held, unpack(ids))) do records[ids[i]] = record end
-end
-
-local function drop_past_periods(key, first_day, first_month)
-  for _, field in ipairs(redis.call('HKEYS', key)) do
-    local period, digits = string.match(field, '(%a+):(%d+)$')
-    local first = (period == 'day' and first_day) or (period == 'month' and first_month)
-    if first and digits < first then redis.call('HDEL', key, field) end
+-- The ledger's figures are used only where there are none yet.
+local function seed(scope, tokens, cost)
+  for field, used in pairs({[day_field] = scope.max_day and tokens, [month_field] = scope.max_month and cost}) do
+    local period = value_of(scope, field)
+    if used and period[2] < 0 then
+      scope.values[field], scope.is_changed, scope.is_seeded = {period[1], used}, true, true
+    end
   end
-end
-
--- The ledger's figure is used only if there is none yet.
-local function seed(scope, field, used)
-  local period = period_of(scope, field)
-  if period[2] < 0 then
-    period[2], scope.new_periods[field], scope.is_changed, scope.is_seeded = used, period, true, true
-  end
-end
-
-local function lacks_seed()
-  for _, scope in ipairs(scopes) do
-    if scope.max_day and scope.periods[day_field][2] < 0 then return true end
-    if scope.max_month and scope.periods[month_field][2] < 0 then return true end
-  end
-  return false
 end
 
 -- The time until enough of the oldest buckets have left to free `excess` requests (part 1) or tokens (part 2).
@@ -68,7 +47,7 @@ local function frees_in(scope, excess, part)
   if part == 1 and excess == 1 then return math.max(1, scope.oldest_at + window_us - now) end
   scope.numbers = scope.numbers or read_buckets(scope)
   for _, number in ipairs(scope.numbers) do
-    local bucket = scope.buckets[number]
+    local bucket = scope.values[number]
     excess = excess - bucket[part]
     if excess <= 0 then return math.max(1, bucket[3] + window_us - now) end
   end
@@ -76,13 +55,22 @@ local function frees_in(scope, excess, part)
 end
 
 -- The limit that is exhausted, the number of its scope, and the time until a retry.
-local function binding(need, cost, is_load)
-  for s, scope in ipairs(scopes) do
+local function binding(need, cost)
+  local is_load = false
+  for s = 1, num_scopes do
+    local scope = scopes[s]
     -- If the ledger must be read first, everything is still checked, so that a flood of requests does not become a flood
     -- of ledger reads. What was not read yet counts as zero here.
-    local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
-    if scope.max_day and not_negative(of_day[2]) + of_day[1] + need > scope.max_day then return 'tokens_per_day', s, 0 end
-    if scope.max_month and not_negative(of_month[2]) + of_month[1] + cost > scope.max_month then return 'budget', s, 0 end
+    if scope.max_day then
+      local period = scope.values[day_field]
+      if math.max(0, period[2]) + period[1] + need > scope.max_day then return 'tokens_per_day', s, 0 end
+      is_load = is_load or period[2] < 0
+    end
+    if scope.max_month then
+      local period = scope.values[month_field]
+      if math.max(0, period[2]) + period[1] + cost > scope.max_month then return 'budget', s, 0 end
+      is_load = is_load or period[2] < 0
+    end
     if scope.max_requests and scope.requests + 1 > scope.max_requests then
       return 'requests_per_minute', s, frees_in(scope, scope.requests + 1 - scope.max_requests, 1)
     end
@@ -91,71 +79,66 @@ local function binding(need, cost, is_load)
     end
     if scope.max_live and scope.live + 1 > scope.max_live then return 'concurrency', s, 1000000 end
   end
-  if is_load then return 'load', 0, 0 end
-  return 'ok', 0, 0
+  return is_load and 'load' or 'ok', 0, 0
 end
 
-local function reserve(id, need, cost)
-  -- The request was settled, on another connection, before this step arrived: nothing is left to reserve.
-  if records[id] then return end
-  records[id] = string.format('live %d %d %d %s %s %s', slot, need, cost, day, month, ARGV[4])
-  new_records[id] = true
-  for _, scope in ipairs(scopes) do
-    if count(scope, slot, now, need) then scope.is_kept, scope.numbers = true, nil end
-    scope.live, scope.is_new = scope.live + 1, false
-    if scope.max_day then add_to_period(scope, day_field, need) end
-    if scope.max_month then add_to_period(scope, month_field, cost) end
-  end
-end
+local ids, answers, reserved, ended, first_day, first_month = {}, {}, {}, {}, nil, nil
+for at = steps + 1, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
+for i, record in ipairs(redis.call('HMGET', held, unpack(ids))) do records[ids[i]] = record end
 
-local function admit(id, need, cost)
-  local verdict, number, retry_us = binding(need, cost, lacks_seed())
-  if verdict == 'ok' then reserve(id, need, cost) end
-  local tenant = scopes[1]
-  local reset_us = tenant.oldest >= 0 and math.max(0, tenant.newest_at + window_us - now) or 0
-  return string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens, reset_us)
-end
-
-local function close(id, tokens, cost, how)
-  local record = records[id]
-  -- For a 'done' record the gateway asks for a refund only if it has forgotten the request; the mark is then obsolete.
-  if not record or (record == 'done' and how ~= 'refund') then return '0' end
-  if record ~= 'done' then close_record(scopes, record, tokens, cost, how) end
-  if new_records[id] then new_records[id] = nil else ended[#ended + 1] = id end
-  records[id] = false
-  return record ~= 'done' and '1' or '0'
-end
-
-local answers, first_day, first_month = {}, nil, nil
-read_records()
 for at = steps, #ARGV, 4 do
-  local kind, id = ARGV[at], ARGV[at + 1]
+  local kind, id, tokens, cost = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local record = records[id]
   if kind == 'admit' then
-    answers[#answers + 1] = admit(id, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]))
+    local verdict, number, retry_us = binding(tokens, cost)
+    -- If there is a record, the request was settled, on another connection, before this step arrived: nothing is left to
+    -- reserve.
+    if verdict == 'ok' and not record then
+      records[id] = string.format('live %d %d %d %s %s %s', slot, tokens, cost, ARGV[2], ARGV[3], ARGV[4])
+      reserved[#reserved + 1] = id
+      for s = 1, num_scopes do
+        local scope = scopes[s]
+        if count(scope, slot, now, tokens) then scope.is_kept, scope.numbers = true, nil end
+        scope.live, scope.is_new = scope.live + 1, false
+        if scope.max_day then add_to_period(scope, day_field, tokens) end
+        if scope.max_month then add_to_period(scope, month_field, cost) end
+      end
+    end
+    local tenant = scopes[1]
+    local reset_us = tenant.oldest >= 0 and math.max(0, tenant.newest_at + window_us - now) or 0
+    answers[#answers + 1] = string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens,
+      reset_us)
   elseif kind == 'first' then
     first_day, first_month = id, ARGV[at + 2]
   elseif kind == 'seed' then
-    local scope = scopes[tonumber(id)]
-    if scope.max_day then seed(scope, day_field, tonumber(ARGV[at + 2])) end
-    if scope.max_month then seed(scope, month_field, tonumber(ARGV[at + 3])) end
+    seed(scopes[tonumber(id)], tokens, cost)
+  elseif not record or (record == 'done' and kind ~= 'refund') then
+    answers[#answers + 1] = '0'
   else
-    answers[#answers + 1] = close(id, tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), kind)
+    -- For a 'done' record the gateway asks for a refund only if it has forgotten the request; the mark is then obsolete.
+    if record ~= 'done' then close_record(scopes, record, tokens, cost, kind) end
+    records[id], ended[#ended + 1] = false, id
+    answers[#answers + 1] = record ~= 'done' and '1' or '0'
   end
 end
 
-for _, scope in ipairs(scopes) do
+for s = 1, num_scopes do
+  local scope = scopes[s]
   save(scope)
-  if scope.is_seeded then drop_past_periods(scope.key, first_day, first_month) end
-end
-local fields = {}
-for id in pairs(new_records) do fields[#fields + 1], fields[#fields + 2] = id, records[id] end
-if #fields > 0 then redis.call('HSET', held, unpack(fields)) end
-if #ended > 0 then redis.call('HDEL', held, unpack(ended)) end
-for _, scope in ipairs(scopes) do
-  if scope.is_kept then
-    keep(held, scope, scope.max_day or scope.max_month)
-  elseif scope.is_seeded then
-    redis.call('EXPIRE', scope.key, kept_s(scope.key, true))
+  if scope.is_seeded then
+    -- Drop past days and months.
+    for _, field in ipairs(redis.call('HKEYS', scope.key)) do
+      local period, digits = string.match(field, '(%a+):(%d+)$')
+      local first = (period == 'day' and first_day) or (period == 'month' and first_month)
+      if first and digits < first then redis.call('HDEL', scope.key, field) end
+    end
   end
+  if scope.is_kept or scope.is_seeded then keep(held, scope, scope.max_day or scope.max_month) end
 end
+local fields, n = {}, 0
+for _, id in ipairs(reserved) do
+  if records[id] then fields[n + 1], fields[n + 2], n = id, records[id], n + 2 end
+end
+if n > 0 then redis.call('HSET', held, unpack(fields)) end
+if #ended > 0 then redis.call('HDEL', held, unpack(ended)) end
 return table.concat(answers, ';')

@@ -4,18 +4,19 @@ import hashlib
 from importlib.resources import files
 
 _FOLDER = files(__package__)
-_SHARED = _FOLDER.joinpath("window.lua").read_text()
 
 
-def _read(name: str) -> str:
-    return _SHARED + _FOLDER.joinpath(f"{name}.lua").read_text()
+def _read(*names: str) -> str:
+    return "".join([_FOLDER.joinpath(f"{name}.lua").read_text() for name in ("window", *names)])
 
 
 def _digest(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SOURCES = {name: _read(name) for name in ("batch", "release", "tell", "beat", "bury", "show", "raise")}
-SCRIPTS = tuple(_SOURCES.values())
-BATCH, RELEASE, TELL, BEAT, BURY, SHOW, RAISE = (_digest(source) for source in SCRIPTS)
+SCRIPTS = (
+    *[_read(name) for name in ("batch", "release", "beat", "bury", "show")],
+    *[_read("raised", name) for name in ("tell", "raise")],
+)
+BATCH, RELEASE, BEAT, BURY, SHOW, TELL, RAISE = (_digest(source) for source in SCRIPTS)
 """The scripts' digests for EVALSHA."""

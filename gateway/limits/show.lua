@@ -13,7 +13,7 @@ for s, key in ipairs(KEYS) do
   local scope = open_scope(key, slot, day_field, month_field)
   local requests, tokens, first_us, last_us = 0, 0, 0, 0
   for _, number in ipairs(scope.oldest >= 0 and read_buckets(scope) or {}) do
-    local bucket = scope.buckets[number]
+    local bucket = scope.values[number]
     local left_us = bucket[3] + window_us - now
     if left_us > 0 then
       requests, tokens = requests + bucket[1], tokens + bucket[2]
@@ -21,7 +21,7 @@ for s, key in ipairs(KEYS) do
       last_us = math.max(last_us, left_us)
     end
   end
-  local of_day, of_month = scope.periods[day_field], scope.periods[month_field]
+  local of_day, of_month = scope.values[day_field], scope.values[month_field]
   answers[s] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', requests, tokens, scope.live, first_us,
     last_us, of_day[1], of_day[2], of_month[1], of_month[2])
 end

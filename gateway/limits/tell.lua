@@ -40,7 +40,7 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
     if is_swept then return end
     if periods == 'always' then
       add_to_period(scope, field, amount)
-    elseif periods == 'seeded' and scope.periods[field][2] >= 0 then
+    elseif periods == 'seeded' and scope.values[field][2] >= 0 then
       add_late(scope, field, amount, now - tonumber(ARGV[11]))
     end
   end

@@ -2,7 +2,8 @@
 --
 -- A scope (a tenant, a key, an end user) is one hash. Each field holds several packed doubles (struct), because each
 -- field costs a call about a microsecond, and so does reading or writing a number as text. A script opens a scope,
--- changes its copy, and saves it once, however many requests it was called for:
+-- changes its copy, and saves it once, however many requests it was called for. All local functions are made anew for
+-- each call of a script, so there are few of them. The fields:
 --   state       requests, tokens: the sums of the window as its buckets add up; live: requests under way; oldest,
 --               oldest_at: the oldest bucket (-1: none) and its last entry's time; newest_at: the last entry's time
 --   <number>    a bucket, named by floor(time / width): requests, tokens, its last entry's time. It leaves the window
@@ -21,24 +22,15 @@ local SET_BACK_US = 2000000
 local DAY_S = 86400
 local LONG_S = 35 * DAY_S
 local USER_S = 1800
+-- The value of a day or month that has no field.
+local NONE = {0, -1}
 
 local function now_us()
   local clock = redis.call('TIME')
   return clock[1] * 1000000 + clock[2]
 end
 
-local function not_negative(value) return value > 0 and value or 0 end
-
--- {requests, tokens, at}, or false
-local function parse_bucket(packed)
-  return packed and {struct.unpack('ddd', packed)}
-end
-
--- {counted, seed or -1}
-local function parse_period(packed)
-  return packed and {struct.unpack('dd', packed)} or {0, -1}
-end
-
+-- The state and three fields of a scope: the bucket `slot`, and a day and a month.
 local function open_scope(key, slot, day, month)
   local f = redis.call('HMGET', key, 'state', slot, day, month)
   local requests, tokens, live, oldest, oldest_at, newest_at = 0, 0, 0, -1, 0, 0
@@ -46,38 +38,41 @@ local function open_scope(key, slot, day, month)
   return {
     key = key, is_new = not f[1], is_changed = false,
     requests = requests, tokens = tokens, live = live, oldest = oldest, oldest_at = oldest_at, newest_at = newest_at,
-    buckets = {[slot] = parse_bucket(f[2])}, new_buckets = {},
-    periods = {[day] = parse_period(f[3]), [month] = parse_period(f[4])}, new_periods = {},
+    values = {
+      [slot] = f[2] and {struct.unpack('ddd', f[2])},
+      [day] = f[3] and {struct.unpack('dd', f[3])} or NONE,
+      [month] = f[4] and {struct.unpack('dd', f[4])} or NONE,
+    },
   }
 end
 
-local function bucket_of(scope, slot)
-  local bucket = scope.buckets[slot]
-  if bucket == nil then
-    bucket = parse_bucket(redis.call('HGET', scope.key, slot))
-    scope.buckets[slot] = bucket
+-- The value of any field: of a bucket {requests, tokens, at}, or false; of a day or month {counted, seed}, or NONE.
+local function value_of(scope, name)
+  local value = scope.values[name]
+  if value == nil then
+    local packed = redis.call('HGET', scope.key, name)
+    if type(name) == 'number' then
+      value = packed and {struct.unpack('ddd', packed)}
+    else
+      value = packed and {struct.unpack('dd', packed)} or NONE
+    end
+    scope.values[name] = value
   end
-  return bucket
+  return value
 end
 
-local function period_of(scope, name)
-  local period = scope.periods[name]
-  if not period then
-    period = parse_period(redis.call('HGET', scope.key, name))
-    scope.periods[name] = period
-  end
-  return period
-end
-
+-- Writes whatever was opened. Most of it has changed, and to find out what has not would cost more.
 local function save(scope)
   if not scope.is_changed then return end
   local fields, n = {'state', struct.pack('dddddd', scope.requests, scope.tokens, scope.live, scope.oldest,
     scope.oldest_at, scope.newest_at)}, 2
-  for slot, bucket in pairs(scope.new_buckets) do
-    fields[n + 1], fields[n + 2], n = slot, struct.pack('ddd', bucket[1], bucket[2], bucket[3]), n + 2
-  end
-  for name, period in pairs(scope.new_periods) do
-    fields[n + 1], fields[n + 2], n = name, struct.pack('dd', period[1], period[2]), n + 2
+  for name, value in pairs(scope.values) do
+    if type(name) == 'number' then
+      value = value and struct.pack('ddd', value[1], value[2], value[3])
+    else
+      value = value ~= NONE and struct.pack('dd', value[1], value[2])
+    end
+    if value then fields[n + 1], fields[n + 2], n = name, value, n + 2 end
   end
   redis.call('HSET', scope.key, unpack(fields))
 end
@@ -85,41 +80,42 @@ end
 -- The numbers of all buckets in the window, oldest first. They lie in a range of consecutive numbers, because all
 -- buckets are within one window of each other.
 local function read_buckets(scope)
-  local numbers, found = {}, {}
+  local numbers, found, values = {}, {}, scope.values
   for i = 0, NUM_BUCKETS + 2 do numbers[i + 1] = scope.oldest + i end
   for i, packed in ipairs(redis.call('HMGET', scope.key, unpack(numbers))) do
     local number = numbers[i]
-    if scope.buckets[number] == nil then scope.buckets[number] = parse_bucket(packed) end
-    if scope.buckets[number] then found[#found + 1] = number end
+    if values[number] == nil then values[number] = packed and {struct.unpack('ddd', packed)} end
+    if values[number] then found[#found + 1] = number end
   end
   return found
 end
 
--- Redis's clock was set back: what the window holds counts as of now, since its own times lie ahead. Nothing passes that
--- would not have passed, and nobody waits for longer than a window.
-local function gather(scope, now, window_us)
-  local slot = math.floor(now * NUM_BUCKETS / window_us)
-  for _, field in ipairs(redis.call('HKEYS', scope.key)) do
-    if string.match(field, '^%d+$') then redis.call('HDEL', scope.key, field) end
-  end
-  local bucket = {scope.requests, scope.tokens, now}
-  scope.buckets, scope.new_buckets, scope.is_changed = {[slot] = bucket}, {[slot] = bucket}, true
-  scope.oldest, scope.oldest_at, scope.newest_at = slot, now, now
-end
-
 local function drop_old(scope, now, window_us)
-  if scope.newest_at > now + SET_BACK_US then gather(scope, now, window_us) end
+  if scope.newest_at > now + SET_BACK_US then
+    -- Redis's clock was set back: what the window holds counts as of now, since its own times lie ahead. Nothing passes
+    -- that would not have passed, and nobody waits for longer than a window.
+    for _, field in ipairs(redis.call('HKEYS', scope.key)) do
+      if string.match(field, '^%d+$') then
+        redis.call('HDEL', scope.key, field)
+        scope.values[tonumber(field)] = false
+      end
+    end
+    local slot = math.floor(now * NUM_BUCKETS / window_us)
+    scope.values[slot], scope.is_changed = {scope.requests, scope.tokens, now}, true
+    scope.oldest, scope.oldest_at, scope.newest_at = slot, now, now
+  end
   if scope.oldest < 0 or scope.oldest_at + window_us > now then return end
   local numbers, gone = read_buckets(scope), {}
   scope.oldest, scope.oldest_at, scope.is_changed = -1, 0, true
   for _, number in ipairs(numbers) do
-    local bucket = scope.buckets[number]
+    local bucket = scope.values[number]
     if bucket[3] + window_us > now then
       scope.oldest, scope.oldest_at = number, bucket[3]
       break
     end
-    scope.requests, scope.tokens = not_negative(scope.requests - bucket[1]), not_negative(scope.tokens - bucket[2])
-    scope.buckets[number] = false
+    scope.requests = math.max(0, scope.requests - bucket[1])
+    scope.tokens = math.max(0, scope.tokens - bucket[2])
+    scope.values[number] = false
     gone[#gone + 1] = number
   end
   if scope.oldest < 0 then scope.requests, scope.tokens = 0, 0 end
@@ -128,13 +124,12 @@ end
 
 -- Count one more request of `tokens` at time `at`, in bucket `slot`. Returns whether the bucket is new.
 local function count(scope, slot, at, tokens)
-  local bucket = bucket_of(scope, slot)
+  local bucket = value_of(scope, slot)
   local is_new = not bucket
   if is_new then
     bucket = {0, 0, at}
-    scope.buckets[slot] = bucket
+    scope.values[slot] = bucket
   end
-  scope.new_buckets[slot] = bucket
   bucket[1], bucket[2] = bucket[1] + 1, bucket[2] + tokens
   if at > bucket[3] then bucket[3] = at end
   scope.requests, scope.tokens, scope.is_changed = scope.requests + 1, scope.tokens + tokens, true
@@ -145,29 +140,8 @@ end
 
 -- Add `amount`, which may be negative, to the usage of a day or a month.
 local function add_to_period(scope, name, amount)
-  local period = period_of(scope, name)
-  period[1] = not_negative(period[1] + amount)
-  scope.new_periods[name], scope.is_changed = period, true
-end
-
--- By how much the period's figure was raised to the ledger's for requests that have not been told since, and the time of
--- the last reading.
-local function raised_by(scope, name)
-  local by, read_at = string.match(redis.call('HGET', scope.key, 'raised:' .. name) or '', '^(%d+) (%d+)$')
-  return tonumber(by or 0), tonumber(read_at or 0)
-end
-
-local function save_raised(scope, name, by, read_at)
-  redis.call('HSET', scope.key, 'raised:' .. name, string.format('%.0f %.0f', by, read_at))
-end
-
--- Add the usage of a request that ended long ago. If the ledger was read after that, the figure may have been raised for
--- it already.
-local function add_late(scope, name, amount, ended_at)
-  local raised, read_at = raised_by(scope, name)
-  local covered = ended_at <= read_at and math.min(raised, amount) or 0
-  if covered > 0 then save_raised(scope, name, raised - covered, read_at) end
-  add_to_period(scope, name, amount - covered)
+  local period = value_of(scope, name)
+  scope.values[name], scope.is_changed = {math.max(0, period[1] + amount), period[2]}, true
 end
 
 -- Replace the amount that was reserved in a period by `amount`. If nothing was reserved, the limit may have been set
@@ -175,21 +149,17 @@ end
 local function settle_period(scope, name, was_reserved, reserved, amount)
   if was_reserved then
     add_to_period(scope, name, amount - reserved)
-  elseif amount > 0 and period_of(scope, name)[2] >= 0 then
+  elseif amount > 0 and value_of(scope, name)[2] >= 0 then
     add_to_period(scope, name, amount)
   end
 end
 
--- How long a scope's hash is kept. End users are named by clients, and their number is unbounded, so theirs are
--- forgotten soon (but not before any request ends), and day and month are read from the ledger again.
-local function kept_s(key, has_periods)
-  if string.find(key, ':limits:user:', 1, true) then return USER_S end
-  return has_periods and LONG_S or DAY_S
-end
-
--- The hash of held requests must outlive the scopes that count them, or a count could never be taken back.
+-- Keep a scope's hash for as long as it is needed. End users are named by clients, and their number is unbounded, so
+-- theirs are forgotten soon (but not before any request ends), and day and month are read from the ledger again. The
+-- hash of held requests must outlive the scopes that count them, or a count could never be taken back.
 local function keep(held, scope, has_periods)
-  redis.call('EXPIRE', scope.key, kept_s(scope.key, has_periods))
+  local is_user = string.find(scope.key, ':limits:user:', 1, true)
+  redis.call('EXPIRE', scope.key, is_user and USER_S or has_periods and LONG_S or DAY_S)
   redis.call('EXPIRE', held, LONG_S)
 end
 
@@ -215,18 +185,17 @@ local function close_record(scopes, record, tokens, cost, how)
     end
     if not scope.is_new then
       scope.is_changed = true
-      if was_live then scope.live = not_negative(scope.live - 1) end
+      if was_live then scope.live = math.max(0, scope.live - 1) end
       if how ~= 'sweep' then
         settle_period(scope, day, flags % 2 == 1, reserved, tokens)
         settle_period(scope, month, flags >= 2, reserved_cost, cost)
       end
-      local bucket = how ~= 'sweep' and bucket_of(scope, slot)
+      local bucket = how ~= 'sweep' and value_of(scope, slot)
       if bucket then
         local fewer = how == 'refund' and 1 or 0
-        bucket[1], bucket[2] = not_negative(bucket[1] - fewer), not_negative(bucket[2] + tokens - reserved)
-        scope.requests = not_negative(scope.requests - fewer)
-        scope.tokens = not_negative(scope.tokens + tokens - reserved)
-        scope.new_buckets[slot] = bucket
+        bucket[1], bucket[2] = math.max(0, bucket[1] - fewer), math.max(0, bucket[2] + tokens - reserved)
+        scope.requests = math.max(0, scope.requests - fewer)
+        scope.tokens = math.max(0, scope.tokens + tokens - reserved)
       end
     end
   end
