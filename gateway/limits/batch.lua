@@ -12,9 +12,10 @@
 --        first  day         month   -       the ledger was read: the first day and month to keep
 --        seed   scope       tokens  cost    the ledger's figures for that scope's day and month
 -- Answer: one part for each admit, actual and refund step, separated by ';'. For admit it is
--- 'verdict scope retry_us requests tokens reset_us'; for the others 1 or 0, whether anything was done.
+-- 'verdict scope retry_us requests tokens reset_us has_room'; for the others 1 or 0, whether anything was done.
 -- verdict: ok, load (read the ledger first), or the limit that is exhausted, with the number of its scope (from 1) and
--- the time until a retry. requests, tokens and reset_us are the tenant's usage.
+-- the time until a retry. requests, tokens and reset_us are the tenant's usage. has_room: 1 if every limit would have
+-- room for four times as many requests as are under way, each as large as this one.
 local held, num_scopes = KEYS[1], #KEYS - 1
 local window_us, day_field, month_field = tonumber(ARGV[1]), 'day:' .. ARGV[2], 'month:' .. ARGV[3]
 local now = now_us()
@@ -91,6 +92,7 @@ for at = steps, #ARGV, 4 do
   local record = records[id]
   if kind == 'admit' then
     local verdict, number, retry_us = binding(tokens, cost)
+    local has_room = verdict == 'ok'
     -- If there is a record, the request was settled, on another connection, before this step arrived: nothing is left to
     -- reserve.
     if verdict == 'ok' and not record then
@@ -102,12 +104,17 @@ for at = steps, #ARGV, 4 do
         scope.live, scope.is_new = scope.live + 1, false
         if scope.max_day then add_to_period(scope, day_field, tokens) end
         if scope.max_month then add_to_period(scope, month_field, cost) end
+        local day, month, more = scope.values[day_field], scope.values[month_field], 4 * scope.live
+        has_room = has_room and not ((scope.max_live and more > scope.max_live)
+          or (scope.max_tokens and scope.tokens + more * tokens > scope.max_tokens)
+          or (scope.max_day and day[1] + day[2] + more * tokens > scope.max_day)
+          or (scope.max_month and month[1] + month[2] + more * cost > scope.max_month))
       end
     end
     local tenant = scopes[1]
     local reset_us = tenant.oldest >= 0 and math.max(0, tenant.newest_at + window_us - now) or 0
-    answers[#answers + 1] = string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens,
-      reset_us)
+    answers[#answers + 1] = string.format('%s %d %d %d %d %d %d', verdict, number, retry_us, tenant.requests,
+      tenant.tokens, reset_us, has_room and 1 or 0)
   elseif kind == 'first' then
     first_day, first_month = id, ARGV[at + 2]
   elseif kind == 'seed' then
