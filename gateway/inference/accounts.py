@@ -12,7 +12,6 @@ from gateway.inference.usage_record import UsageRecord
 from gateway.limits.limiter import Limiter
 from gateway.metering.outbox import OpenRequest, OutboxFailed, OutboxFull
 from gateway.metrics import Metrics
-from gateway.redis_client.line import Urgency
 from gateway.redis_client.resp import Reply
 from protocol.usage import PriceLine, UsageEvent, UsageStatus
 
@@ -74,7 +73,7 @@ class Accounts:
 
     async def close(self, status: UsageStatus) -> None:
         """Write the usage durably to the outbox and settle it in the limiter, concurrently: each takes a fraction of a
-        millisecond. A lone request whose limits have much room is settled afterwards, together with the next one.
+        millisecond.
 
         Raises NotDurable if the write fails; the request is then not billed, but still counts against the limits.
         """
@@ -82,17 +81,13 @@ class Accounts:
             return
         event = self._end(status)
         written = self._outbox.close(event)
-        is_late = self._limiter.may_settle_late(self._record.reservation)
-        settled = None if is_late else self._settle_soon(event)
+        settled = self._settle_soon(event)
         try:
             await written
         except OutboxFailed as error:
             told = NotDurable("the usage of this request could not be recorded")
             self._correct(told)
             raise told from error
-        finally:
-            if is_late:
-                self._settle_soon(event, urgency="late")
         await self._limiter.settled(settled)
 
     def close_soon(self, status: UsageStatus) -> None:
@@ -124,7 +119,7 @@ class Accounts:
         self._record.waive()
         self._outbox.close(self._record.event("error"), is_correction=True)
 
-    def _settle_soon(self, event: UsageEvent, *, urgency: Urgency = "soon") -> "asyncio.Future[Reply] | None":
+    def _settle_soon(self, event: UsageEvent) -> "asyncio.Future[Reply] | None":
         reservation = self._record.reservation
         overflow = self._record.overflow
         if event.status == "error" and not self._record.is_delivered:
@@ -136,4 +131,4 @@ class Accounts:
         tokens = event.prompt_tokens + event.completion_tokens
         if overflow is not None:
             self._limiter.settle_soon(overflow, tokens=tokens, cost_nanousd=event.cost_nanousd)
-        return self._limiter.settle_soon(reservation, tokens=tokens, cost_nanousd=event.cost_nanousd, urgency=urgency)
+        return self._limiter.settle_soon(reservation, tokens=tokens, cost_nanousd=event.cost_nanousd)

@@ -12,10 +12,9 @@
 --        first  day         month   -       the ledger was read: the first day and month to keep
 --        seed   scope       tokens  cost    the ledger's figures for that scope's day and month
 -- Answer: one part for each admit, actual and refund step, separated by ';'. For admit it is
--- 'verdict scope retry_us requests tokens reset_us has_room'; for the others 1 or 0, whether anything was done.
+-- 'verdict scope retry_us requests tokens reset_us'; for the others 1 or 0, whether anything was done.
 -- verdict: ok, load (read the ledger first), or the limit that is exhausted, with the number of its scope (from 1) and
--- the time until a retry. requests, tokens and reset_us are the tenant's usage. has_room: 1 if every limit would have
--- room for four times as many requests as are under way, each as large as this one.
+-- the time until a retry. requests, tokens and reset_us are the tenant's usage.
 local held, num_scopes = KEYS[1], #KEYS - 1
 local window_us, day_field, month_field = tonumber(ARGV[1]), 'day:' .. ARGV[2], 'month:' .. ARGV[3]
 local now = now_us()
@@ -46,9 +45,9 @@ local function frees_in(scope, excess, part)
   if scope.oldest < 0 then return window_us end
   -- Fast path for the case that repeats throughout a flood of requests.
   if part == 1 and excess == 1 then return math.max(1, scope.oldest_at + window_us - now) end
-  scope.numbers = scope.numbers or read_buckets(scope)
-  for _, number in ipairs(scope.numbers) do
-    local bucket = scope.values[number]
+  scope.window = scope.window or read_buckets(scope)
+  for _, each in ipairs(scope.window) do
+    local bucket = each[2]
     excess = excess - bucket[part]
     if excess <= 0 then return math.max(1, bucket[3] + window_us - now) end
   end
@@ -92,7 +91,6 @@ for at = steps, #ARGV, 4 do
   local record = records[id]
   if kind == 'admit' then
     local verdict, number, retry_us = binding(tokens, cost)
-    local has_room = verdict == 'ok'
     -- If there is a record, the request was settled, on another connection, before this step arrived: nothing is left to
     -- reserve.
     if verdict == 'ok' and not record then
@@ -100,21 +98,16 @@ for at = steps, #ARGV, 4 do
       reserved[#reserved + 1] = id
       for s = 1, num_scopes do
         local scope = scopes[s]
-        if count(scope, slot, now, tokens) then scope.is_kept, scope.numbers = true, nil end
+        if count(scope, slot, now, tokens) then scope.is_kept, scope.window = true, nil end
         scope.live, scope.is_new = scope.live + 1, false
         if scope.max_day then add_to_period(scope, day_field, tokens) end
         if scope.max_month then add_to_period(scope, month_field, cost) end
-        local day, month, more = scope.values[day_field], scope.values[month_field], 4 * scope.live
-        has_room = has_room and not ((scope.max_live and more > scope.max_live)
-          or (scope.max_tokens and scope.tokens + more * tokens > scope.max_tokens)
-          or (scope.max_day and day[1] + day[2] + more * tokens > scope.max_day)
-          or (scope.max_month and month[1] + month[2] + more * cost > scope.max_month))
       end
     end
     local tenant = scopes[1]
     local reset_us = tenant.oldest >= 0 and math.max(0, tenant.newest_at + window_us - now) or 0
-    answers[#answers + 1] = string.format('%s %d %d %d %d %d %d', verdict, number, retry_us, tenant.requests,
-      tenant.tokens, reset_us, has_room and 1 or 0)
+    answers[#answers + 1] = string.format('%s %d %d %d %d %d', verdict, number, retry_us, tenant.requests, tenant.tokens,
+      reset_us)
   elseif kind == 'first' then
     first_day, first_month = id, ARGV[at + 2]
   elseif kind == 'seed' then
@@ -129,6 +122,12 @@ for at = steps, #ARGV, 4 do
   end
 end
 
+if #ended > 0 then redis.call('HDEL', held, unpack(ended)) end
+local fields, n = {}, 0
+for _, id in ipairs(reserved) do
+  if records[id] then fields[n + 1], fields[n + 2], n = id, records[id], n + 2 end
+end
+if n > 0 then redis.call('HSET', held, unpack(fields)) end
 for s = 1, num_scopes do
   local scope = scopes[s]
   save(scope)
@@ -142,10 +141,4 @@ for s = 1, num_scopes do
   end
   if scope.is_kept or scope.is_seeded then keep(held, scope, scope.max_day or scope.max_month) end
 end
-local fields, n = {}, 0
-for _, id in ipairs(reserved) do
-  if records[id] then fields[n + 1], fields[n + 2], n = id, records[id], n + 2 end
-end
-if n > 0 then redis.call('HSET', held, unpack(fields)) end
-if #ended > 0 then redis.call('HDEL', held, unpack(ended)) end
 return table.concat(answers, ';')

@@ -9,7 +9,6 @@ how far that can exceed them.
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -34,7 +33,7 @@ from gateway.limits.telling import Telling
 from gateway.limits.usage_now import UsageNow, ask_usage, from_here, from_redis
 from gateway.redis_client import AWAY
 from gateway.redis_client.grouping import Call
-from gateway.redis_client.line import Late, Urgency
+from gateway.redis_client.line import Late
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply
 
@@ -44,8 +43,6 @@ WINDOW_S = 60.0
 PROBE_S = 0.02
 ASK_USAGE_S = 10.0
 """How often Redis is asked for the usage of day and month, for the case that it goes away."""
-ROOM_STANDS_S = 0.1
-"""For how long an answer counts that said that there was much room."""
 SHOW_PATIENCE_S = 0.25
 """How long a question for what is left waits for the ledger while the last answer still stands."""
 
@@ -77,8 +74,8 @@ class Limiter:
         self._telling = Telling(redis, self.local, self.presence, self.settlements, clock=clock)
         self.floor = LedgerFloor(redis, self.local, self._readings, clock=clock)
         self._was_alone = False
-        """No other was under way here when the last request asked for admission. If this is so twice in a row, others
-        are not expected to come at the same time, as they do after answers that left together."""
+        """No other request was under way here when the last one asked for admission. If the next one is alone, too, its
+        call does not wait for others. A first one's does: after answers that left together, requests come together."""
         self._undecided: set[str] = set()
         """Requests that Redis may have reserved, and that are being decided here."""
         self.num_decided_here = 0
@@ -124,23 +121,14 @@ class Limiter:
         later."""
         await self.settled(self.settle_soon(reservation, tokens=tokens, cost_nanousd=cost_nanousd))
 
-    def may_settle_late(self, reservation: Reservation) -> bool:
-        """Whether the reservation should be settled a moment after its request's answer, so that the answer does not
-        wait for it: if it is the only one here, and nobody would notice, because a short time ago all its limits had
-        room for four times as many requests as there were. Beside others it costs hardly anything."""
-        entry = reservation.entry
-        if len(self.local.live) > 1 or not entry.is_known:
-            return False
-        return self._clock() - entry.accounts[-1].roomy_at < ROOM_STANDS_S
-
     def settle_soon(
-        self, reservation: Reservation, *, tokens: int, cost_nanousd: int, urgency: Urgency = "soon"
+        self, reservation: Reservation, *, tokens: int, cost_nanousd: int
     ) -> "asyncio.Future[Reply] | None":
         """Like `settle` but without waiting, for use in `finally`. Returns a future for `settled`."""
         entry = reservation.entry
         if not self.local.close(entry, tokens, cost_nanousd):
             return None
-        future = self.settlements.put(Settlement(entry, "actual", urgency))
+        future = self.settlements.put(Settlement(entry, "actual"))
         # A request admitted without Redis has already waited for Redis once.
         return future if entry.is_known else None
 
@@ -160,18 +148,17 @@ class Limiter:
     async def usage_now(self, admission: Admission) -> list[UsageNow]:
         """The current usage of the scopes of `admission`, which stands for a request that is never made; the tenant's
         scope comes first. Raises Unavailable as `admit`."""
-        scopes, accounts = admission.scopes(), self.local.accounts_of(admission)
         parts: list[bytes] | None = None
         if not self._availability.is_away:
             try:
                 command = show(admission, window_us=int(self._window_s * 1e6))
-                # Behind the settlements of the tenant's requests here.
-                reply = await self.redis.send(command, order=accounts[0].order).future
+                reply = await self.redis.send(command).future
                 assert isinstance(reply, bytes)
                 parts = reply.split(b";")
             except AWAY:
                 self._trouble.set()
         readings = await self._read(admission, partial(self._readings.get, patience_s=SHOW_PATIENCE_S))
+        scopes, accounts = admission.scopes(), self.local.accounts_of(admission)
         if parts is None:
             now = self._clock()
             return [
@@ -228,8 +215,8 @@ class Limiter:
         step = admit(admission.request_id, admission.tokens, admission.cost_nanousd)
         is_alone, was_alone = len(self.local.live) == 1, self._was_alone
         self._was_alone = is_alone
-        urgency: Urgency = "now" if is_alone and was_alone else "soon"
-        return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order, urgency=urgency)
+        at_once = is_alone and was_alone
+        return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=account.order, at_once=at_once)
 
     async def _ask_again(self, entry: Entry) -> Reply:
         """Ask again with figures from the ledger, because Redis lacks the usage of this day or month. None: the ledger
@@ -251,7 +238,7 @@ class Limiter:
 
     def _conclude(self, entry: Entry, reply: Reply) -> Reservation:
         assert isinstance(reply, bytes)
-        verdict, number, retry_us, num_requests, num_tokens, reset_us, has_room = reply.split()
+        verdict, number, retry_us, num_requests, num_tokens, reset_us = reply.split()
         standing = Standing(int(num_requests), int(num_tokens), int(reset_us) / 1e6, is_local=False)
         if verdict != b"ok":
             self.local.leave(entry)
@@ -259,7 +246,6 @@ class Limiter:
             raise refuse(entry.admission, scope, standing, verdict.decode(), retry_after_s=int(retry_us) / 1e6)
         self.local.note_known(entry)
         account = entry.accounts[-1]
-        account.roomy_at = entry.at if has_room == b"1" else -math.inf
         if entry.terms.has_periods and entry.at - account.asked_at >= ASK_USAGE_S:
             account.asked_at = entry.at
             ask_usage(self.redis, entry, window_us=int(self._window_s * 1e6))
@@ -345,8 +331,7 @@ class Limiter:
         if settlement.outcome == "actual" and not entry.is_known:
             return self._telling.tell(entry).future
         step = close(entry.admission.request_id, entry.tokens, entry.cost_nanousd, settlement.outcome)
-        order = entry.accounts[0].order
-        return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=order, urgency=settlement.urgency).future
+        return self.redis.send_step(entry.terms.group, step, STEP_PARTS, order=entry.accounts[0].order).future
 
     async def _watch_forever(self) -> None:
         """While something is wrong: probe Redis, tell it the requests it does not know, and return to it once it is

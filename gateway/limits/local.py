@@ -67,8 +67,6 @@ class Account:
     """When Redis was last asked for the usage of the scope's day and month."""
     told: "Told | None" = None
     """Its last answer."""
-    roomy_at: float = -math.inf
-    """When Redis last said that this scope and those around it have much room, if it has not said otherwise since."""
     looked_at: tuple[int, int] = (0, 0)
     """The closed sums when the ledger was last compared with Redis."""
     registration: int = -1

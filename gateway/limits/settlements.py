@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.limits.local import Entry
 from gateway.redis_client import AWAY
-from gateway.redis_client.line import Urgency, is_our_fault
+from gateway.redis_client.line import is_our_fault
 from gateway.redis_client.resp import Reply
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ Outcome = Literal["actual", "refund"]
 class Settlement(msgspec.Struct, frozen=True):
     entry: Entry
     outcome: Outcome
-    urgency: Urgency = "soon"
 
 
 class Settlements:

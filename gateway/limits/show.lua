@@ -12,8 +12,8 @@ local answers = {}
 for s, key in ipairs(KEYS) do
   local scope = open_scope(key, slot, day_field, month_field)
   local requests, tokens, first_us, last_us = 0, 0, 0, 0
-  for _, number in ipairs(scope.oldest >= 0 and read_buckets(scope) or {}) do
-    local bucket = scope.values[number]
+  for _, each in ipairs(scope.oldest >= 0 and read_buckets(scope) or {}) do
+    local bucket = each[2]
     local left_us = bucket[3] + window_us - now
     if left_us > 0 then
       requests, tokens = requests + bucket[1], tokens + bucket[2]

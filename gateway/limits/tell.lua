@@ -25,6 +25,14 @@ end
 local is_swept = record and string.sub(record, 1, 5) == 'swept'
 if record and not is_swept then return 0 end
 
+if is_swept then
+  redis.call('HSET', held, id, 'live' .. string.sub(record, 6))
+elseif is_live then
+  redis.call('HSET', held, id, string.format('live %d %d %d %s %s %s', slot, tokens, cost, day, month, ARGV[4]))
+else
+  redis.call('HSET', held, id, 'done')
+end
+
 local s = 1
 for flags in string.gmatch(ARGV[4], '=(%d)') do
   s = s + 1
@@ -48,12 +56,5 @@ for flags in string.gmatch(ARGV[4], '=(%d)') do
   if flags >= 2 then add(month_field, cost) end
   save(scope)
   keep(held, scope, flags > 0)
-end
-if is_swept then
-  redis.call('HSET', held, id, 'live' .. string.sub(record, 6))
-elseif is_live then
-  redis.call('HSET', held, id, string.format('live %d %d %d %s %s %s', slot, tokens, cost, day, month, ARGV[4]))
-else
-  redis.call('HSET', held, id, 'done')
 end
 return 1

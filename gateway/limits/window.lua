@@ -61,7 +61,7 @@ local function value_of(scope, name)
   return value
 end
 
--- Writes whatever was opened. Most of it has changed, and to find out what has not would cost more.
+-- Write whatever is open. Most of it has changed, and to find out what has not would cost more.
 local function save(scope)
   if not scope.is_changed then return end
   local fields, n = {'state', struct.pack('dddddd', scope.requests, scope.tokens, scope.live, scope.oldest,
@@ -77,15 +77,15 @@ local function save(scope)
   redis.call('HSET', scope.key, unpack(fields))
 end
 
--- The numbers of all buckets in the window, oldest first. They lie in a range of consecutive numbers, because all
--- buckets are within one window of each other.
+-- All buckets in the window, oldest first, as {number, bucket}. They lie in a range of consecutive numbers, because all
+-- buckets are within one window of each other. Those that are not open stay so, and are not written back.
 local function read_buckets(scope)
-  local numbers, found, values = {}, {}, scope.values
+  local numbers, found = {}, {}
   for i = 0, NUM_BUCKETS + 2 do numbers[i + 1] = scope.oldest + i end
   for i, packed in ipairs(redis.call('HMGET', scope.key, unpack(numbers))) do
-    local number = numbers[i]
-    if values[number] == nil then values[number] = packed and {struct.unpack('ddd', packed)} end
-    if values[number] then found[#found + 1] = number end
+    local bucket = scope.values[numbers[i]]
+    if bucket == nil then bucket = packed and {struct.unpack('ddd', packed)} end
+    if bucket then found[#found + 1] = {numbers[i], bucket} end
   end
   return found
 end
@@ -105,10 +105,10 @@ local function drop_old(scope, now, window_us)
     scope.oldest, scope.oldest_at, scope.newest_at = slot, now, now
   end
   if scope.oldest < 0 or scope.oldest_at + window_us > now then return end
-  local numbers, gone = read_buckets(scope), {}
+  local found, gone = read_buckets(scope), {}
   scope.oldest, scope.oldest_at, scope.is_changed = -1, 0, true
-  for _, number in ipairs(numbers) do
-    local bucket = scope.values[number]
+  for _, each in ipairs(found) do
+    local number, bucket = each[1], each[2]
     if bucket[3] + window_us > now then
       scope.oldest, scope.oldest_at = number, bucket[3]
       break
@@ -196,6 +196,7 @@ local function close_record(scopes, record, tokens, cost, how)
         bucket[1], bucket[2] = math.max(0, bucket[1] - fewer), math.max(0, bucket[2] + tokens - reserved)
         scope.requests = math.max(0, scope.requests - fewer)
         scope.tokens = math.max(0, scope.tokens + tokens - reserved)
+        scope.window = nil
       end
     end
   end

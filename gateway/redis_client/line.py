@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -41,12 +41,7 @@ MAX_WAY_TICKS = TICKS // 2
 WAY_SEEN_TICKS = 100 * TICKS
 """For how long, and at most twice as long, an answer counts as the quickest."""
 MAX_QUEUED_TICKS = 2 * TICKS
-LATE_S = 0.002
-"""The longest that a call of the urgency `late` waits for another to go with."""
 
-Urgency = Literal["now", "soon", "late"]
-"""When a call leaves. now: at once, because no other is expected. soon: with the others of this turn of the event loop
-and the next ones. late: with the next call, or alone after LATE_S."""
 _OUR_FAULT = ("ERR", "WRONGTYPE", "NOSCRIPT")
 
 
@@ -109,8 +104,6 @@ class Line(asyncio.Protocol):
         """Calls that were written but not answered yet."""
         self._gathering = Gathering()
         self._is_flushing = False
-        self._is_last_time_set = False
-        """Whether a timer will send what is late."""
         self._ticks = 0
         self._ticked_at = 0.0
         self._is_ticking = False
@@ -128,23 +121,20 @@ class Line(asyncio.Protocol):
         self._max_in_flight = max_in_flight
         self._window = min(self._window, max_in_flight)
 
-    def send(
-        self, command: bytes, group: Group | None = None, num_parts: int = 0, *, urgency: Urgency = "soon"
-    ) -> Call:
-        """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the line is not open."""
+    def send(self, command: bytes, group: Group | None = None, num_parts: int = 0, *, at_once: bool = False) -> Call:
+        """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the line is not open.
+
+        at_once: without waiting for others to leave with, unless some are waiting already.
+        """
         if self._transport is None:
             raise Lost("not connected")
         call = Call(command, self._loop.create_future(), self._ticks, group, num_parts)
         self._queue.append(call)
-        if self._is_flushing:
-            pass
-        elif urgency == "now":
-            self._write()
-        elif urgency == "soon":
-            self._flush_soon()
-        elif not self._is_last_time_set:
-            self._is_last_time_set = True
-            self._loop.call_later(LATE_S, self._flush_late)
+        if not self._is_flushing:
+            if at_once:
+                self._write()
+            else:
+                self._flush_soon()
         return call
 
     def probe(self) -> None:
@@ -251,11 +241,6 @@ class Line(asyncio.Protocol):
     def _flush_soon(self) -> None:
         self._is_flushing = True
         self._loop.call_soon(self._flush)
-
-    def _flush_late(self) -> None:
-        self._is_last_time_set = False
-        if self._queue and not self._is_flushing:
-            self._write()
 
     def _flush(self) -> None:
         self._is_flushing = False

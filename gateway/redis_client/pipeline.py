@@ -9,7 +9,7 @@ from redis.asyncio.connection import SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from gateway.redis_client.grouping import Call, Group
-from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Line, Lost, Urgency, Watch
+from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Line, Lost, Watch
 from gateway.redis_client.resp import Reply, encode
 
 _log = logging.getLogger(__name__)
@@ -53,12 +53,10 @@ class Pipeline:
         connection."""
         return self._line(order).send(command)
 
-    def send_step(
-        self, group: Group, step: bytes, num_parts: int, *, order: int = 0, urgency: Urgency = "soon"
-    ) -> Call:
+    def send_step(self, group: Group, step: bytes, num_parts: int, *, order: int = 0, at_once: bool = False) -> Call:
         """As `send`, for a step. All steps of a group must have the same `order`; those that leave together become one
         command."""
-        return self._line(order).send(step, group, num_parts, urgency=urgency)
+        return self._line(order).send(step, group, num_parts, at_once=at_once)
 
     async def execute(self, *parts: str | bytes | int) -> Reply:
         """Send a command and wait for its reply. Raises one of AWAY."""

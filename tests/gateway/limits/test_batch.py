@@ -3,11 +3,12 @@
 import asyncio
 from uuid import UUID, uuid4
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.limits import LimitScope, ScopeLimits
-from gateway.limits.commands import STEP_PARTS, Terms, admit, admit_seeded, close, show
+from gateway.limits.commands import STEP_PARTS, Terms, admit, admit_seeded, close, held_key, show
 from gateway.limits.limiter import Limiter
 from gateway.limits.reservation import Admission
 from gateway.redis_client.resp import Reply
@@ -48,7 +49,7 @@ def test_a_batch_comes_to_the_same_as_its_steps(valkey: ValkeyProcess, steps: li
 
 async def _answers(limiter: Limiter, tenant_id: UUID, steps: list[Step], *, is_together: bool) -> list[list[bytes]]:
     """Of each step all but times, and at last how the scopes stand."""
-    asked = admission(tenant_id, TIER, KEY)
+    asked = msgspec.structs.replace(admission(tenant_id, TIER, KEY), request_id="seeded")
     group = Terms(asked, incarnation="i", window_us=WINDOW_US).group
     calls = []
     for step in steps:
@@ -57,11 +58,17 @@ async def _answers(limiter: Limiter, tenant_id: UUID, steps: list[Step], *, is_t
             await calls[-1].future
     replies = [await call.future for call in calls]
     standing = await limiter.redis.send(show(asked, window_us=WINDOW_US)).future
-    assert isinstance(standing, bytes)
+    held = await limiter.redis.execute("HGETALL", held_key(tenant_id, "i"))
+    assert isinstance(standing, bytes) and isinstance(held, list)
     answers = [_text(reply) for reply in replies]
     # Verdict, scope and what the tenant has used, of a closing whether it did anything; but no times.
     untimed = [answer[:2] + answer[3:5] for answer in answers]
-    return untimed + [scope[:3] + scope[5:] for scope in map(_text, standing.split(b";"))]
+    return [*untimed, *[scope[:3] + scope[5:] for scope in map(_text, standing.split(b";"))], sorted(map(_whole, held))]
+
+
+def _whole(reply: Reply) -> bytes:
+    assert isinstance(reply, bytes)
+    return reply
 
 
 def _text(reply: Reply) -> list[bytes]:

@@ -15,6 +15,7 @@ from redis.crc import key_slot
 
 from gateway.domain.limits import LimitScope, ScopeLimits
 from gateway.http.errors import LimitReached, Unavailable
+from gateway.limits.commands import held_key
 from gateway.limits.reservation import Reservation
 from gateway.redis_client import connect_redis
 from tests.support.limiters import KnownLedger, admission, open_limiter
@@ -230,6 +231,32 @@ async def test_a_budget_key_that_was_seeded_and_then_refused_expires(valkey: Val
     assert len(keys) == 1
     assert all([await redis.ttl(key) > 0 for key in keys])
     await redis.aclose()
+
+
+async def test_what_a_gateway_holds_expires_even_if_nobody_looks_after_it(valkey: ValkeyProcess) -> None:
+    asked, redis = admission(uuid4(), make_tier(concurrency=5)), Redis.from_url(valkey.url)
+    async with open_limiter(valkey.url, incarnation="a") as limiter:
+        await limiter.admit(asked)
+        assert int(redis.ttl(held_key(asked.tenant_id, "a"))) > 0  # type: ignore[arg-type]
+
+
+async def test_only_a_request_after_another_lone_one_is_asked_about_at_once(
+    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_limiter(valkey.url) as limiter:
+        seen: list[bool] = []
+        send_step = limiter.redis.send_step
+
+        def recording(*args: Any, at_once: bool, **options: Any) -> Any:
+            seen.append(at_once)
+            return send_step(*args, at_once=at_once, **options)
+
+        monkeypatch.setattr(limiter.redis, "send_step", recording)
+        for num_together in (1, 1, 2, 1, 1):
+            asked = [admission(uuid4(), make_tier()) for _ in range(num_together)]
+            for reservation in await asyncio.gather(*map(limiter.admit, asked)):
+                limiter.local.close(reservation.entry, 1, 0)
+    assert seen == [False, True, True, False, False, True]
 
 
 async def test_all_scopes_have_room_or_nothing_is_reserved(valkey: ValkeyProcess) -> None:

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
 from gateway.redis_client.grouping import Group
-from gateway.redis_client.line import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost, Urgency
+from gateway.redis_client.line import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
 from gateway.redis_client.pipeline import NUM_LINES, Pipeline
 from gateway.redis_client.resp import encode, encode_parts
 from tests.support.valkey import ValkeyProcess
@@ -207,31 +207,20 @@ async def test_steps_of_a_group_are_one_command_in_their_order(valkey: ValkeyPro
         assert await pipeline.execute("LRANGE", key, 0, -1) == [b"1", b"3", b"2", b"alone", b"4"]
 
 
-async def test_what_is_urgent_leaves_at_once_and_what_is_late_with_the_next(
-    valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.redis_client.line.LATE_S", 20.0)
+async def test_only_what_is_sent_at_once_does_not_wait_for_others(valkey: ValkeyProcess) -> None:
     script = "local sizes = {} for i = 1, #ARGV do sizes[i] = #ARGV end return table.concat(sizes, ';')"
     group = Group(encode_parts("EVAL", script, 0), 3)
     async with open_pipeline(valkey.url) as (pipeline, _):
 
-        async def sizes(*urgencies: Urgency) -> list[int]:
+        async def sizes(*at_once: bool) -> list[int]:
             """For each step, how many left in its command."""
-            steps = [pipeline.send_step(group, encode_parts("x"), 1, urgency=urgency) for urgency in urgencies]
+            steps = [pipeline.send_step(group, encode_parts("x"), 1, at_once=each) for each in at_once]
             return [int(await step.future) for step in steps]  # type: ignore[arg-type]
 
-        assert await sizes("soon", "soon", "soon") == [3, 3, 3]
-        assert await sizes("now", "soon", "soon") == [1, 2, 2]
-        assert await sizes("late", "late", "now", "soon") == [3, 3, 3, 1]
-        assert await sizes("late", "soon") == [2, 2]
-
-
-async def test_what_is_late_leaves_by_itself_in_the_end(valkey: ValkeyProcess) -> None:
-    group = Group(encode_parts("EVAL", "return '1'", 0), 3)
-    async with open_pipeline(valkey.url) as (pipeline, _):
-        for _ in range(3):
-            async with asyncio.timeout(30):
-                assert await pipeline.send_step(group, encode_parts("x"), 1, urgency="late").future == b"1"
+        assert await sizes(False, False, False) == [3, 3, 3]
+        assert await sizes(True, False, False) == [1, 2, 2]
+        # Something is about to leave already.
+        assert await sizes(False, True) == [2, 2]
 
 
 async def test_a_groups_error_is_told_to_all_its_steps_and_to_no_other(valkey: ValkeyProcess) -> None:
