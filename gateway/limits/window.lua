@@ -22,7 +22,7 @@ local SET_BACK_US = 2000000
 local DAY_S = 86400
 local LONG_S = 35 * DAY_S
 local USER_S = 1800
--- The value of a day or month that has no field.
+-- The value of a day or month that has no field. Never changed.
 local NONE = {0, -1}
 
 local function now_us()
@@ -141,7 +141,9 @@ end
 -- Add `amount`, which may be negative, to the usage of a day or a month.
 local function add_to_period(scope, name, amount)
   local period = value_of(scope, name)
-  scope.values[name], scope.is_changed = {math.max(0, period[1] + amount), period[2]}, true
+  if period == NONE then period = {0, -1} end
+  period[1] = math.max(0, period[1] + amount)
+  scope.values[name], scope.is_changed = period, true
 end
 
 -- Replace the amount that was reserved in a period by `amount`. If nothing was reserved, the limit may have been set
