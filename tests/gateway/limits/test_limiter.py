@@ -234,10 +234,11 @@ async def test_a_budget_key_that_was_seeded_and_then_refused_expires(valkey: Val
 
 
 async def test_what_a_gateway_holds_expires_even_if_nobody_looks_after_it(valkey: ValkeyProcess) -> None:
-    asked, redis = admission(uuid4(), make_tier(concurrency=5)), Redis.from_url(valkey.url)
+    asked = admission(uuid4(), make_tier(concurrency=5))
     async with open_limiter(valkey.url, incarnation="a") as limiter:
         await limiter.admit(asked)
-        assert int(redis.ttl(held_key(asked.tenant_id, "a"))) > 0  # type: ignore[arg-type]
+        with Redis.from_url(valkey.url) as redis:
+            assert int(redis.ttl(held_key(asked.tenant_id, "a"))) > 0  # type: ignore[arg-type]
 
 
 async def test_only_a_request_after_another_lone_one_is_asked_about_at_once(
