@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -9,10 +10,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from gateway.http.header_block import head_block
 from gateway.http.refusal import Refusal
 from gateway.http.rendering import error_body, error_headers, error_status
+from gateway.http.write_batch import WriteBatch
 
 MAX_DISCARDED_BODY_BYTES = 65536
 """A connection stays open after an answer sent before the request's body had arrived, if that body's announced length
 is at most this."""
+MAX_HELD_BYTES = 16384
+"""A larger part of a body is written at once: there is nothing to gain, and it must count as unsent to slow its sender
+down."""
 ON_LEAVE = "tiergate.on_leave"
 """The scope's key for a function to call if the client leaves before the answer is complete."""
 BLOCK = "tiergate.block"
@@ -37,7 +42,14 @@ class Answer(RequestResponseCycle):
     """How much of the Content-Length is still to be sent; None without a Content-Length."""
     is_bodiless = False
     _unsent = b""
-    """The head, held to be written together with the first part of the body, since each write is a system call."""
+    """Held to be written together with what follows, since each write is a system call: the head, and parts of the body
+    that came in one iteration of the event loop."""
+    _is_held = False
+    """The write batch will call `write_held`."""
+
+    def __init__(self, *, write_batch: WriteBatch, **given: Any) -> None:
+        super().__init__(**given)
+        self._write_batch = write_batch
 
     async def send(self, message: ASGISendEvent) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -122,11 +134,26 @@ class Answer(RequestResponseCycle):
             self._count(len(body), more_body=more_body)
         if self._unsent:
             body, self._unsent = self._unsent + body, b""
+        if more_body and len(body) <= MAX_HELD_BYTES:
+            self._hold(body)
+            return
         self.transport.write(body)
         if not more_body:
             self.response_complete = True
             self.message_event.set()
             self.on_response()
+
+    def _hold(self, part: bytes) -> None:
+        self._unsent = part
+        if not self._is_held:
+            self._is_held = True
+            self._write_batch.add(self)
+
+    def write_held(self) -> None:
+        """Called by the write batch."""
+        part, self._unsent, self._is_held = self._unsent, b"", False
+        if part and not self.transport.is_closing():
+            self.transport.write(part)
 
     def _count(self, size: int, *, more_body: bool) -> None:
         if self.num_bytes_left is None:

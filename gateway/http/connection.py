@@ -274,6 +274,7 @@ class Connection(RequestParsing):
 
     def _make_answer(self, *, keep_alive: bool) -> Answer:
         return Answer(
+            write_batch=self._door.write_batch,
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
@@ -281,7 +282,7 @@ class Connection(RequestParsing):
             access_logger=self.access_logger,
             access_log=False,
             default_headers=self.server_state.default_headers,
-            message_event=Signal(),  # type: ignore[arg-type]
+            message_event=Signal(),
             expect_100_continue=self.expect_100_continue,
             keep_alive=keep_alive,
             on_response=self.on_response_complete,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.http.refusal import Refusal
+from gateway.http.write_batch import WriteBatch
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class FrontDoor:
         clients have sent is then not read, and our own slowness must not count against them."""
         self.turn_away: Callable[[Mapping[str, Any]], Refusal | None] | None = None
         """Called with the ASGI scope of every request, before any application; returns a refusal or None."""
+        self.write_batch = WriteBatch()
         self.refused: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
         self._tell_at = 0.0
