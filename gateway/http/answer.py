@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -16,7 +15,7 @@ MAX_DISCARDED_BODY_BYTES = 65536
 """A connection stays open after an answer sent before the request's body had arrived, if that body's announced length
 is at most this."""
 MAX_HELD_BYTES = 16384
-"""A larger part of a body is written at once: there is nothing to gain, and it must count as unsent to slow its sender
+"""More than this is written at once: merging it saves nothing, and only what the transport has slows its sender
 down."""
 ON_LEAVE = "tiergate.on_leave"
 """The scope's key for a function to call if the client leaves before the answer is complete."""
@@ -42,14 +41,10 @@ class Answer(RequestResponseCycle):
     """How much of the Content-Length is still to be sent; None without a Content-Length."""
     is_bodiless = False
     _unsent = b""
-    """Held to be written together with what follows, since each write is a system call: the head, and parts of the body
-    that came in one iteration of the event loop."""
+    """Held to be written together with what follows: the head, and parts of the body until the write batch leaves."""
     _is_held = False
     """The write batch will call `write_held`."""
-
-    def __init__(self, *, write_batch: WriteBatch, **given: Any) -> None:
-        super().__init__(**given)
-        self._write_batch = write_batch
+    write_batch: WriteBatch
 
     async def send(self, message: ASGISendEvent) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -147,7 +142,7 @@ class Answer(RequestResponseCycle):
         self._unsent = part
         if not self._is_held:
             self._is_held = True
-            self._write_batch.add(self)
+            self.write_batch.add(self)
 
     def write_held(self) -> None:
         """Called by the write batch."""

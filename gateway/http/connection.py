@@ -273,8 +273,7 @@ class Connection(RequestParsing):
     # Requests.
 
     def _make_answer(self, *, keep_alive: bool) -> Answer:
-        return Answer(
-            write_batch=self._door.write_batch,
+        answer = Answer(
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
@@ -282,11 +281,13 @@ class Connection(RequestParsing):
             access_logger=self.access_logger,
             access_log=False,
             default_headers=self.server_state.default_headers,
-            message_event=Signal(),
+            message_event=Signal(),  # type: ignore[arg-type]
             expect_100_continue=self.expect_100_continue,
             keep_alive=keep_alive,
             on_response=self.on_response_complete,
         )
+        answer.write_batch = self._door.write_batch
+        return answer
 
     def _start(self, answer: Answer, app: ASGI3Application) -> None:
         self._active = answer
