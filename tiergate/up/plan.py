@@ -12,7 +12,7 @@ from tiergate.up.ports import LOOPBACK
 from tiergate.up.probes import answers_http, answers_ping
 from tiergate.up.secrets import Secrets
 from tiergate.up.service import Spec
-from tiergate.up.valkey import redis_url
+from tiergate.up.valkey import gateway_redis_url, redis_url
 
 GATEWAY_STOP_S = 40.0
 """Longer than the gateway's own drain, so that streams end by themselves."""
@@ -104,18 +104,18 @@ def _worker(checkpoint: Checkpoint, port: int, ledger: Path, *, env: Mapping[str
 def _settings(data_dir: Path, *, ports: Ports, kept: Secrets, environment: Mapping[str, str]) -> dict[str, str]:
     """Settings as environment variables, since every user of the machine can read arguments."""
     artifacts = environment.get("TIERGATE_ARTIFACTS_URL") or str(data_dir / "artifacts")
-    redis = redis_url(port=ports.valkey, password=kept.valkey_password)
+    port, password = ports.valkey, kept.valkey_password
     return {
         "TIERGATE_DATA_DIR": str(data_dir),
         "TIERGATE_DATABASE_URL": f"sqlite+aiosqlite:///{data_dir / 'tiergate.db'}",
-        "TIERGATE_REDIS_URL": redis,
+        "TIERGATE_REDIS_URL": gateway_redis_url(data_dir / "valkey", port=port, password=password),
         "TIERGATE_CLICKHOUSE_URL": f"http://tiergate:{kept.clickhouse_password}@{LOOPBACK}:{ports.clickhouse}",
         "TIERGATE_ARTIFACTS_URL": artifacts,
         "TIERGATE_WORKER_ARTIFACTS_URL": artifacts,
         "TIERGATE_KEY_PEPPER": kept.key_pepper,
         "TIERGATE_BOOTSTRAP_ADMIN_KEY": kept.admin_key,
         "TIERGATE_WORKER_KEY": kept.worker_key,
-        "TIERGATE_WORKER_REGISTER": redis,
+        "TIERGATE_WORKER_REGISTER": redis_url(port=port, password=password),
         # The output of `up` is for people.
         "TIERGATE_LOG_FORMAT": "text",
         "PYTHONUNBUFFERED": "1",
