@@ -1,10 +1,11 @@
 """Measures the cost of the gateway, with all its features on, against a bare relay on the same stack.
 
-python -m benchmarks.gateway [--only NAME] [--quick] [--dialect foreign|own|both] [--rounds N] [--profile FILE]
+python -m benchmarks.gateway [--only NAME] [--quick] [--dialect foreign|own|both] [--rounds N] [--over-tcp]
+    [--profile FILE]
 
-The upstream and the load generator are C programs on one core; the gateway and Valkey run on another. The database is
-SQLite. Limits, routing, outbox and metrics are on; the consumer and ClickHouse are not started. The exit status is 1 if
-a gate is missed.
+The upstream and the load generator are C programs on one core; the gateway and Valkey run on another, and speak over
+a Unix socket, as under `tiergate up`. The database is SQLite. Limits, routing, outbox and metrics are on; the consumer
+and ClickHouse are not started. The exit status is 1 if a gate is missed.
 """
 
 import argparse
@@ -56,7 +57,8 @@ def main() -> int:
     cores, report = assign_cores(), Report()
     if not cores.are_apart:
         print("there is only one core: gateway and load share it, so the figures say little", file=sys.stderr)
-    with open_stage(cores, DIALECTS[arguments.dialect], profile=arguments.profile) as stage:
+    dialects = DIALECTS[arguments.dialect]
+    with open_stage(cores, dialects, profile=arguments.profile, over_tcp=arguments.over_tcp) as stage:
         print(f"{describe(stage.site.folder)}", file=sys.stderr)
         lengths = QUICK if arguments.quick else NORMAL
         names = arguments.only or list(ROWS)
@@ -124,6 +126,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--dialect", choices=DIALECTS, default="both")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, help="of overload; default: 60")
+    parser.add_argument("--over-tcp", action="store_true", help="reach Valkey over TCP, not over its Unix socket")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="run each gateway under cProfile, into FILE.NAME")
     return parser.parse_args()
 

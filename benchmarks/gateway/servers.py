@@ -92,11 +92,12 @@ def running_relay(upstream_port: int, cores: Cores) -> Iterator[Gateway]:
 
 
 @contextmanager
-def running_valkey(folder: Path, cores: Cores) -> Iterator[str]:
-    """Yields Valkey's URL."""
-    port = free_port()
-    with running(valkey_command(folder, port), cores.servers, output=subprocess.DEVNULL):
-        yield valkey_url(port)
+def running_valkey(folder: Path, cores: Cores, *, over_tcp: bool = False) -> Iterator[str]:
+    """Yields Valkey's URL: of its Unix socket, as `tiergate up` uses, or `over_tcp`."""
+    port, path = free_port(), folder / "valkey.sock"
+    command = [*valkey_command(folder, port), "--unixsocket", str(path)]
+    with running(command, cores.servers, output=subprocess.DEVNULL):
+        yield valkey_url(port) if over_tcp else f"unix://{path}"
 
 
 def valkey_command(folder: Path, port: int) -> list[str]:

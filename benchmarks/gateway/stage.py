@@ -52,13 +52,19 @@ class Stage:
 
 @contextmanager
 def open_stage(
-    cores: Cores, dialects: Sequence[Dialect], *, profile: Path | None = None, database_url: str = ""
+    cores: Cores,
+    dialects: Sequence[Dialect],
+    *,
+    profile: Path | None = None,
+    database_url: str = "",
+    over_tcp: bool = False,
 ) -> Iterator[Stage]:
-    """database_url: SQLAlchemy's URL of an empty database; without it, an SQLite file in the folder is used."""
+    """database_url: SQLAlchemy's URL of an empty database; without it, an SQLite file in the folder is used. over_tcp:
+    how Valkey is reached, instead of over its Unix socket."""
     with (
         tempfile.TemporaryDirectory(prefix="tiergate-benchmark-") as name,
         running_upstreams(cores) as upstreams,
-        running_valkey(Path(name), cores) as redis_url,
+        running_valkey(Path(name), cores, over_tcp=over_tcp) as redis_url,
     ):
         site = Site(Path(name), redis_url, upstreams, cores, database_url)
         site.migrate()
