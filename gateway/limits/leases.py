@@ -4,13 +4,14 @@ held in Redis."""
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 from uuid import UUID
 
 from gateway.limits.commands import held_key, release
 from gateway.limits.limiter import Limiter
+from gateway.limits.presence import KEEP_SWEPT_S
 from gateway.limits.unsettled import CameTo, read_unsettled
 from gateway.redis_client import AWAY
 from gateway.redis_client.resp import encode
@@ -23,8 +24,6 @@ TIDY_EVERY = 12
 BATCH = 500
 TENANTS_AT_ONCE = 50
 """How many tenants are asked about together. Requests wait behind these questions."""
-KEEP_SWEPT_S = 86_400
-"""How long the records of a swept gateway are kept: one that was only paused still settles its requests under way."""
 
 
 class LeaseKeeper:
@@ -85,30 +84,41 @@ class LeaseKeeper:
         await self._presence.bury(incarnation)
 
     async def settle_adopted(self) -> None:
-        """Replace reservations of dead gateways by their requests' actual figures, taken from their outboxes."""
+        """Replace reservations of dead gateways by their requests' actual figures, taken from their outboxes. A request
+        that left no event there, because it had only just begun, is never billed, and its reservation is given back."""
         for path, unsettled in await asyncio.to_thread(lambda: list(read_unsettled(self._data_dir))):
-            by_tenant: dict[str, list[CameTo]] = {}
+            by_tenant: dict[str, dict[str, CameTo]] = {
+                tenant_id: {} for tenant_id in await self._presence.tenants_of(unsettled.incarnation)
+            }
             for request in unsettled.requests:
-                by_tenant.setdefault(request.tenant_id, []).append(request)
+                by_tenant.setdefault(request.tenant_id, {})[request.request_id] = request
             for tenant_id, requests in by_tenant.items():
-                held = await self._held(tenant_id, unsettled.incarnation)
-                await self._send(
-                    tenant_id,
-                    (
-                        release(
-                            tenant_id,
-                            unsettled.incarnation,
-                            request.request_id,
-                            held[request.request_id],
-                            "refund" if request.is_refund else "actual",
-                            tokens=request.tokens,
-                            cost_nanousd=request.cost_nanousd,
-                        )
-                        for request in requests
-                        if " " in held.get(request.request_id, "")
-                    ),
-                )
+                await self._settle(tenant_id, unsettled.incarnation, requests)
             await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _settle(self, tenant_id: str, incarnation: str, requests: Mapping[str, CameTo]) -> None:
+        """requests: all of a dead gateway's requests for the tenant that left an event, by id."""
+        held = await self._held(tenant_id, incarnation)
+        reserved = {request_id: record for request_id, record in held.items() if " " in record}
+        if not reserved.keys() <= requests.keys():
+            # An event may also be missing because it was shipped while Redis was away, and then it is in the ledger.
+            self._limiter.floor.doubt()
+
+        def closed(request_id: str, record: str) -> bytes:
+            came_to = requests.get(request_id)
+            if came_to is None or came_to.is_refund:
+                return release(tenant_id, incarnation, request_id, record, "refund")
+            return release(
+                tenant_id,
+                incarnation,
+                request_id,
+                record,
+                "actual",
+                tokens=came_to.tokens,
+                cost_nanousd=came_to.cost_nanousd,
+            )
+
+        await self._send(tenant_id, (closed(request_id, record) for request_id, record in reserved.items()))
 
     async def tidy(self) -> None:
         """Give back requests that this gateway holds in Redis but does not know: commands were lost or reordered."""

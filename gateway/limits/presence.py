@@ -15,6 +15,9 @@ from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import encode
 
 LEASE_S = 15.0
+KEEP_SWEPT_S = 86_400
+"""How long the records of a swept gateway are kept: its outbox may be adopted later, and one that was only paused still
+settles its requests under way."""
 BEATS_KEY = "tiergate:{gateways}:beats"
 GENERATION_KEY = "tiergate:{gateways}:generation"
 """The key of a random value, which changes whenever Redis has lost its data."""
@@ -55,6 +58,9 @@ class Presence:
         answer = await self._redis.execute("EVALSHA", BEAT, 1, BEATS_KEY, self.incarnation, self._lease_us)
         num_alive, was_alive, *dead = cast(list[int | bytes], answer)
         self._redis.share_with(cast(int, num_alive))
+        if not was_alive:
+            # Others may have buried this gateway.
+            await self._redis.execute("PERSIST", tenants_key(self.incarnation))
         now = self._clock()
         if now - self._beaten_at >= self.lease_s:
             self._steady_since = now
@@ -76,10 +82,10 @@ class Presence:
         return [name.decode() for name in found]
 
     async def bury(self, incarnation: str) -> None:
-        """Forget a dead gateway, unless it has come back meanwhile."""
+        """Stop counting a dead gateway, unless it has come back meanwhile."""
         keys = (BEATS_KEY, tenants_key(incarnation))
-        await self._redis.execute("EVALSHA", BURY, len(keys), *keys, incarnation, self._lease_us)
+        await self._redis.execute("EVALSHA", BURY, len(keys), *keys, incarnation, self._lease_us, KEEP_SWEPT_S)
 
     async def leave(self) -> None:
         keys = (BEATS_KEY, tenants_key(self.incarnation))
-        await self._redis.execute("EVALSHA", BURY, len(keys), *keys, self.incarnation, -1_000_000)
+        await self._redis.execute("EVALSHA", BURY, len(keys), *keys, self.incarnation, -1_000_000, 0)

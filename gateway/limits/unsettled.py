@@ -36,10 +36,12 @@ _decode = msgspec.json.Decoder(Unsettled).decode
 
 
 def write_unsettled(data_dir: Path, incarnation: str, events: Iterable[UsageEvent]) -> None:
-    """Write the file durably and atomically. Settling a request twice counts once. Raises OSError."""
+    """Write the file durably and atomically, also without events: requests that left none are then given back. Settling
+    a request twice counts once. Raises OSError.
+
+    events: all that the gateway left.
+    """
     requests = tuple(map(_came_to, events))
-    if not requests:
-        return
     folder = data_dir / _FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = uuid4().hex

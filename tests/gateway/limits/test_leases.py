@@ -16,6 +16,7 @@ from gateway.limits.commands import held_key
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.ledger import STALE_S, Used
 from gateway.limits.limiter import Limiter
+from gateway.limits.presence import tenants_key
 from gateway.limits.unsettled import read_unsettled, write_unsettled
 from gateway.redis_client import connect_redis
 from protocol.usage import UsageStatus
@@ -119,6 +120,57 @@ async def test_an_adopted_outbox_that_is_told_before_the_lease_ends_frees_the_pl
         await keeper.settle_adopted()
         assert not await is_refused(limiter, tenant_id, tokens=90)
         assert await is_refused(limiter, tenant_id, tokens=91)
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_what_left_no_event_in_an_adopted_outbox_is_given_back(own_valkey: ValkeyProcess, is_swept: bool) -> None:
+    """Its gateway was killed before the outbox had noted it, so it is never billed. Whether the lease has ended before
+    the outbox is adopted makes no difference."""
+    tenant_id = uuid4()
+    noted = admission(tenant_id, TIER_OF_TWO, tokens=30)
+    async with open_gateway(own_valkey) as (dead, _):
+        for each in (noted, admission(tenant_id, TIER_OF_TWO, tokens=60)):
+            await dead.admit(each)
+        incarnation = dead.presence.incarnation
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        if is_swept:
+            await beat_until_free(keeper, limiter, tenant_id, tokens=10, tier=TIER_OF_TWO)
+        assert await is_refused(limiter, tenant_id, tokens=11, tier=TIER_OF_TWO)
+        for events in (
+            [make_event(noted.request_id, tenant_id=str(tenant_id), prompt_tokens=5, completion_tokens=5)],
+            [],
+        ):
+            write_unsettled(own_valkey.folder, incarnation, events)
+            await keeper.settle_adopted()
+            assert not await is_refused(limiter, tenant_id, tokens=90, tier=TIER_OF_TWO)
+            assert await is_refused(limiter, tenant_id, tokens=91, tier=TIER_OF_TWO)
+        assert list(read_unsettled(own_valkey.folder)) == []
+
+
+async def test_a_tenant_all_of_whose_requests_left_no_event_is_found_too(own_valkey: ValkeyProcess) -> None:
+    asked = admission(uuid4(), TIER, tokens=60)
+    async with open_gateway(own_valkey) as (dead, _):
+        await dead.admit(asked)
+        incarnation = dead.presence.incarnation
+    async with open_gateway(own_valkey) as (limiter, keeper):
+        await beat_until_free(keeper, limiter, asked.tenant_id)
+        assert await is_refused(limiter, asked.tenant_id, tokens=41)
+        write_unsettled(own_valkey.folder, incarnation, [])
+        await keeper.settle_adopted()
+        assert not await is_refused(limiter, asked.tenant_id, tokens=100)
+
+
+async def test_the_tenants_of_a_gateway_that_comes_back_are_known_for_good(own_valkey: ValkeyProcess) -> None:
+    asked = admission(uuid4(), TIER, tokens=60)
+    redis: Any = connect_redis(own_valkey.url, deadline_s=5)
+    async with open_gateway(own_valkey) as (paused, paused_keeper), open_gateway(own_valkey) as (limiter, keeper):
+        await paused.admit(asked)
+        await beat_until_free(keeper, limiter, asked.tenant_id)
+        key = tenants_key(paused.presence.incarnation)
+        assert await redis.ttl(key) > 0
+        await paused_keeper.beat()
+        assert await redis.ttl(key) == -1
+    await redis.aclose()
 
 
 async def test_a_request_that_is_being_decided_without_redis_is_not_tidied_away(own_valkey: ValkeyProcess) -> None:

@@ -22,7 +22,11 @@ NOTE_S = 0.5
 
 
 @pytest.mark.long
-async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Path, valkey: ValkeyProcess) -> None:
+@pytest.mark.parametrize("after_s", [NOTE_S, 0.0])
+async def test_requests_of_killed_gateways_count_as_they_are_billed(
+    tmp_path: Path, valkey: ValkeyProcess, after_s: float
+) -> None:
+    """Those that are killed at once may leave no event. Then nothing is billed, and nothing stays counted."""
     async with serving_streams(tmp_path, valkey, asyncio.Event()) as processes:
         key = await make_limited_key(processes)
         # Their successors know the price from the start.
@@ -30,8 +34,9 @@ async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Pa
         for num_killed in range(1, 4):
             events = stream(processes, key, max_tokens=300)
             assert await anext(events) == FIRST
-            await asyncio.sleep(NOTE_S)
-            assert (await used(processes, key))["concurrency"] == 1
+            if after_s:
+                await asyncio.sleep(after_s)
+                assert (await used(processes, key))["concurrency"] == 1
             await kill_all(processes)
             with pytest.raises(httpx.HTTPError):
                 await anext(events)
@@ -39,9 +44,11 @@ async def test_requests_of_killed_gateways_count_as_they_are_billed(tmp_path: Pa
                 while (now := await used(processes, key))["concurrency"] or now["tokens_per_day"] != tokens(processes):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             lost = billed(processes)
-            assert len(lost) == num_killed and {event.status for event in lost} == {"lost"}
+            assert len(lost) == num_killed or (not after_s and len(lost) < num_killed)
+            assert {event.status for event in lost} <= {"lost"}
             assert now["tokens_per_day"] < 300
-            assert now["budget"] == sum(event.cost_nanousd for event in lost) > 0
+            assert now["budget"] == sum(event.cost_nanousd for event in lost)
+            assert now["budget"] > 0 or not lost
 
 
 async def kill_all(processes: Processes) -> None:
