@@ -95,8 +95,8 @@ def running_relay(upstream_port: int, cores: Cores) -> Iterator[Gateway]:
 def running_valkey(folder: Path, cores: Cores, *, over_tcp: bool = False) -> Iterator[str]:
     """Yields Valkey's URL: of its Unix socket, as `tiergate up` uses, or `over_tcp`."""
     port, path = free_port(), folder / "valkey.sock"
-    command = [*valkey_command(folder, port), "--unixsocket", str(path)]
-    with running(command, cores.servers, output=subprocess.DEVNULL):
+    options = [] if over_tcp else ["--unixsocket", str(path)]
+    with running([*valkey_command(folder, port), *options], cores.servers, output=subprocess.DEVNULL):
         yield valkey_url(port) if over_tcp else f"unix://{path}"
 
 
