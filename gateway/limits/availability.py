@@ -1,10 +1,10 @@
 """Is Redis away? The one place that decides this, from what the connections observe.
 
 A single late answer does not count as away; only that request is decided locally. Redis is away if there is no
-connection at all, or after LATE_IN_A_ROW missed deadlines without an answer in time between them. (The first missed
-deadline starts PINGs, so that silence is distinguished from a single slow answer within two deadlines, even if there
-are no other commands.) Redis is back after ANSWERS_TO_RETURN PINGs in a row were answered in time; more are needed if
-Redis has only just been back.
+connection at all, if all connections fall silent at once, or after LATE_IN_A_ROW missed deadlines without an answer in
+time between them. (The first missed deadline starts PINGs, so that silence is distinguished from a single slow answer
+within two deadlines, even if there are no other commands.) Redis is back after ANSWERS_TO_RETURN PINGs in a row were
+answered in time; more are needed if Redis has only just been back.
 """
 
 from collections.abc import Callable
@@ -56,6 +56,12 @@ class Availability:
         self._num_answers = 0
         if self._num_late >= LATE_IN_A_ROW:
             self._go_away()
+        self._on_trouble()
+
+    def note_silence(self) -> None:
+        """No connection has brought anything for long, though something was asked on each."""
+        self._num_answers = 0
+        self._go_away()
         self._on_trouble()
 
     def note_lines(self, num_lines: int) -> None:

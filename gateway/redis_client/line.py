@@ -74,6 +74,10 @@ class Watch(Protocol):
         """No answer came within a deadline, or an error came instead."""
         ...
 
+    def note_silence(self) -> None:
+        """Nothing has come on any line for long, though something was asked on each. Called again while this lasts."""
+        ...
+
     def note_lines(self, num_lines: int) -> None:
         """The number of open connections has changed, or a connection attempt has failed."""
         ...
@@ -96,6 +100,8 @@ class Line(asyncio.Protocol):
         """Whether the handshake is done. Until then the connection attempt has its own deadline, and answers do not
         count for `watch`."""
         self.on_lost: Callable[[], None] | None = None
+        self.on_silent: Callable[[], None] | None = None
+        """Called at each tick while the line is silent."""
         self._transport: asyncio.WriteTransport | None = None
         self._replies = Replies()
         self._queue: deque[Call] = deque()
@@ -105,6 +111,8 @@ class Line(asyncio.Protocol):
         self._gathering = Gathering()
         self._is_flushing = False
         self._ticks = 0
+        self._heard = 0
+        """The tick at which something arrived last."""
         self._ticked_at = 0.0
         self._is_ticking = False
 
@@ -113,9 +121,21 @@ class Line(asyncio.Protocol):
         return self._transport is not None
 
     @property
+    def num_unanswered(self) -> int:
+        return len(self._waiting) + len(self._queue)
+
+    @property
     def window(self) -> int:
         """How many calls may be under way now."""
         return self._window
+
+    @property
+    def silent_ticks(self) -> int:
+        """For how long nothing has arrived though a call waits, beyond what the quickest answer took."""
+        if not self._waiting:
+            return 0
+        asked = max(self._heard, self._waiting[0].tick)
+        return max(0, self._ticks - asked - min(self._quickest, self._quickest_before))
 
     def bound(self, max_in_flight: int) -> None:
         self._max_in_flight = max_in_flight
@@ -168,6 +188,7 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         is_in_time = False
+        self._heard = self._ticks
         oldest = self._waiting[0].tick if self._waiting else self._ticks
         num_waiting = len(self._waiting)
         try:
@@ -288,6 +309,8 @@ class Line(asyncio.Protocol):
             return
         if self.is_introduced:
             self._judge()
+            if self.on_silent is not None and self.silent_ticks > 0:
+                self.on_silent()
 
     def _judge(self) -> None:
         """End the calls that are late. However many there are, they count as one late answer."""

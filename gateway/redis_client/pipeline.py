@@ -9,12 +9,18 @@ from redis.asyncio.connection import SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from gateway.redis_client.grouping import Call, Group
-from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, Line, Lost, Watch
+from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, TICKS, Line, Lost, Watch
 from gateway.redis_client.resp import Reply, encode
 
 _log = logging.getLogger(__name__)
 
 NUM_LINES = 2
+SILENT_TICKS = TICKS // 2
+"""Redis is silent if a line has been for this long, and the others for OTHERS_SILENT_TICKS. On a busy machine, lines are
+silent for up to two ticks while Redis waits for a core."""
+OTHERS_SILENT_TICKS = 2
+SILENT_CALLS = 16
+"""How many calls must be unanswered. Fewer can wait for their deadlines, because they cost little afterwards."""
 CONNECT_S = 1.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -117,6 +123,7 @@ class Pipeline:
         self._lost[place].clear()
         line.is_introduced = True
         line.on_lost = lambda: self._note_lost(place)
+        line.on_silent = self._note_silent
         self._note_lines()
         return True
 
@@ -154,6 +161,19 @@ class Pipeline:
     def _note_lost(self, place: int) -> None:
         self._lost[place].set()
         self._note_lines()
+
+    def _note_silent(self) -> None:
+        """A line is silent. It may be alone in this, so the others are asked, too."""
+        lines = [line for line in self._lines if line is not None and line.is_open]
+        silent = [line.silent_ticks for line in lines]
+        if max(silent) >= OTHERS_SILENT_TICKS:
+            for line in lines:
+                if not line.num_unanswered:
+                    line.probe()
+        if max(silent) < SILENT_TICKS or min(silent) < OTHERS_SILENT_TICKS:
+            return
+        if sum(line.num_unanswered for line in lines) >= SILENT_CALLS:
+            self._watch.note_silence()
 
     def _note_lines(self) -> None:
         self._watch.note_lines(sum(line is not None and line.is_open for line in self._lines))

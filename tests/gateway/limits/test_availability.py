@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gateway.limits.availability import ANSWERS_TO_RETURN, CALM_S, LATE_IN_A_ROW, Availability
 
 NUM_LINES = 2
-events = st.lists(st.sampled_from(["answer", "late", "lost", "one line", "lines", "return", "wait"]), max_size=60)
+events = st.lists(st.sampled_from(["answer", "late", "silence", "lost", "one line", "lines", "return", "wait"]), max_size=60)
 
 
 class Clock:
@@ -21,6 +21,8 @@ def play(availability: Availability, clock: Clock, event: str) -> None:
         availability.note_answer()
     elif event == "late":
         availability.note_late()
+    elif event == "silence":
+        availability.note_silence()
     elif event == "wait":
         clock.now += CALM_S
     elif event == "return":
@@ -39,7 +41,7 @@ def there(clock: Clock) -> Availability:
 
 
 @given(events)
-def test_away_takes_several_late_answers_in_a_row_or_no_connection(sequence: list[str]) -> None:
+def test_away_takes_several_late_answers_in_a_row_silence_or_no_connection(sequence: list[str]) -> None:
     clock = Clock()
     availability = there(clock)
     num_late, num_lines = 0, NUM_LINES
@@ -49,7 +51,8 @@ def test_away_takes_several_late_answers_in_a_row_or_no_connection(sequence: lis
         num_late = {"late": num_late + 1, "answer": 0, "return": num_late if not was_away else 0}.get(event, num_late)
         num_lines = {"lost": 0, "one line": 1, "lines": NUM_LINES}.get(event, num_lines)
         if not was_away:
-            assert availability.is_away == (num_late >= LATE_IN_A_ROW or num_lines == 0)
+            is_over = num_late >= LATE_IN_A_ROW or num_lines == 0 or event == "silence"
+            assert availability.is_away == is_over
 
 
 @given(events)
@@ -64,7 +67,7 @@ def test_back_takes_answers_in_a_row_and_a_connection(sequence: list[str]) -> No
             assert num_lines > 0
         was_away = availability.is_away
         play(availability, clock, event)
-        num_answers = {"answer": num_answers + 1, "late": 0, "lost": 0}.get(event, num_answers)
+        num_answers = {"answer": num_answers + 1, "late": 0, "silence": 0, "lost": 0}.get(event, num_answers)
         num_lines = {"lost": 0, "one line": 1, "lines": NUM_LINES}.get(event, num_lines)
         if availability.is_away and not was_away:
             num_answers = 0

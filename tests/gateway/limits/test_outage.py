@@ -17,6 +17,7 @@ from gateway.limits.leases import LeaseKeeper
 from gateway.limits.ledger import Used
 from gateway.limits.limiter import ASK_USAGE_S, Limiter
 from gateway.limits.reservation import Reservation
+from gateway.redis_client.pipeline import SILENT_CALLS
 from tests.support.limiters import KnownLedger, admission, open_limiter
 from tests.support.tiers import make_tier
 from tests.support.valkey import ValkeyProcess
@@ -220,6 +221,20 @@ async def test_once_redis_is_away_nobody_waits_for_it_any_longer(own_valkey: Val
         own_valkey.resume()
         assert all(each.done() and each.result().standing.is_local for each in asking)
         await until(lambda: not limiter.is_local)
+
+
+async def test_where_many_requests_wait_silence_is_away_before_the_deadline(own_valkey: ValkeyProcess) -> None:
+    tenant_id, tier = uuid4(), make_tier(requests_per_minute=500)
+    async with open_limiter(own_valkey.url, deadline_s=5.0) as limiter:
+        own_valkey.pause()
+        asking = [limiter.admit(admission(tenant_id, tier)) for _ in range(SILENT_CALLS)]
+        admitted = await asyncio.gather(*asking)
+        assert all(each.standing.is_local for each in admitted)
+        assert limiter._availability._num_late == 0
+        own_valkey.resume()
+        await until(lambda: not limiter.is_local and not limiter.local.untold)
+        after = await limiter.admit(admission(tenant_id, tier))
+        assert (after.standing.num_requests, after.standing.num_tokens) == (SILENT_CALLS + 1, SILENT_CALLS + 1)
 
 
 async def test_a_server_that_accepts_and_never_answers_is_away() -> None:

@@ -15,7 +15,7 @@ from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
 from gateway.redis_client.grouping import Group
 from gateway.redis_client.line import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
-from gateway.redis_client.pipeline import NUM_LINES, Pipeline
+from gateway.redis_client.pipeline import NUM_LINES, SILENT_CALLS, Pipeline
 from gateway.redis_client.resp import encode, encode_parts
 from tests.support.valkey import ValkeyProcess
 
@@ -26,7 +26,7 @@ class Seen:
     """What a pipeline told of."""
 
     def __init__(self) -> None:
-        self.num_answers = self.num_late = self.num_lines = 0
+        self.num_answers = self.num_late = self.num_silences = self.num_lines = 0
         self.changed = asyncio.Event()
 
     def note_answer(self) -> None:
@@ -35,13 +35,20 @@ class Seen:
     def note_late(self) -> None:
         self.num_late += 1
 
+    def note_silence(self) -> None:
+        self.num_silences += 1
+        self.changed.set()
+
     def note_lines(self, num_lines: int) -> None:
         self.num_lines = num_lines
         self.changed.set()
 
     async def until_lines(self, num_lines: int) -> None:
+        await self.until(lambda: self.num_lines == num_lines)
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
-            while self.num_lines != num_lines:
+            while not is_true():
                 self.changed.clear()
                 await self.changed.wait()
 
@@ -150,7 +157,8 @@ async def test_a_slow_server_is_asked_less_at_a_time_until_it_is_quick_again() -
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(2**20):
-            at_once.append(data.count(b"PING"))
+            if b"TIME" in data:
+                at_once.append(data.count(b"TIME"))
             since = pipeline._lines[0]._ticks if is_slow else 0  # type: ignore[union-attr]
             while is_slow and pipeline._lines[0]._ticks < since + LONG_TICKS:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
@@ -161,15 +169,15 @@ async def test_a_slow_server_is_asked_less_at_a_time_until_it_is_quick_again() -
         async with open_pipeline(url, deadline_s=0.5) as (pipeline, seen):
             is_slow = True
             at_once.clear()
-            await asyncio.gather(*(pipeline.execute("PING") for _ in range(3 * MAX_IN_FLIGHT // 2)))
+            await asyncio.gather(*(pipeline.execute("TIME") for _ in range(3 * MAX_IN_FLIGHT // 2)))
             assert at_once == [MAX_IN_FLIGHT, MAX_IN_FLIGHT // 2]
             for _ in range(10):
-                await pipeline.execute("PING")
+                await pipeline.execute("TIME")
             at_once.clear()
-            await asyncio.gather(*(pipeline.execute("PING") for _ in range(3 * LEAST_IN_FLIGHT)))
+            await asyncio.gather(*(pipeline.execute("TIME") for _ in range(3 * LEAST_IN_FLIGHT)))
             assert max(at_once) == LEAST_IN_FLIGHT
             is_slow = False
-            await asyncio.gather(*(pipeline.execute("PING") for _ in range(4 * MAX_IN_FLIGHT)))
+            await asyncio.gather(*(pipeline.execute("TIME") for _ in range(4 * MAX_IN_FLIGHT)))
             assert max(at_once) == MAX_IN_FLIGHT
             assert seen.num_late == 0
 
@@ -281,6 +289,45 @@ async def test_a_late_answer_is_late_and_then_still_told(tmp_path: Path) -> None
             assert await told == b"hello"
         assert seen.num_late >= 1
     valkey.stop()
+
+
+async def test_silence_is_told_long_before_the_deadline(tmp_path: Path) -> None:
+    """The calls are on one line, so the other one is probed."""
+    valkey = ValkeyProcess(tmp_path)
+    valkey.start()
+    async with open_pipeline(valkey.url, deadline_s=5.0) as (pipeline, seen):
+        await asyncio.gather(*(pipeline.execute("PING") for _ in range(4)))
+        valkey.pause()
+        calls = [pipeline.send(encode("TIME")).future for _ in range(SILENT_CALLS)]
+        await seen.until(lambda: seen.num_silences > 0)
+        assert seen.num_late == 0
+        valkey.resume()
+        await asyncio.gather(*calls)
+    valkey.stop()
+
+
+@pytest.mark.parametrize(
+    ("num_calls", "num_lines_that_answer"), [(SILENT_CALLS - NUM_LINES, 0), (4 * SILENT_CALLS, 1)], ids=["few", "one"]
+)
+async def test_few_silent_calls_or_one_silent_line_wait_for_their_deadline(
+    num_calls: int, num_lines_that_answer: int
+) -> None:
+    num_answering = NUM_LINES
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_open
+        number, num_open = num_open, num_open + 1
+        while data := await reader.read(2**20):
+            if number < num_answering:
+                writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    num_open = 0
+    async with server(handler) as url, open_pipeline(url, deadline_s=0.5) as (pipeline, seen):
+        num_answering = num_lines_that_answer
+        calls = [pipeline.send(encode("TIME"), order=order).future for order in range(num_calls)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(each, Late) for each in outcomes) == num_calls * (NUM_LINES - num_answering) // NUM_LINES
+        assert (seen.num_silences, seen.num_lines) == (0, NUM_LINES)
 
 
 async def test_nobody_waits_for_long_behind_others_calls(valkey: ValkeyProcess) -> None:
