@@ -17,8 +17,10 @@ _log = logging.getLogger(__name__)
 
 MAX_WAITING = 100_000
 """Beyond this, settlements of one tenant and day are added up."""
-BATCH = 500
-"""How many are sent at once; more would make Redis late for requests."""
+BATCH = 32
+"""How many are sent at once. With more, requests would wait for their turn, here and in Redis."""
+MOST_COMPARED = 500
+"""Among how many a settlement to add up with is looked for."""
 RETRY_S = 0.25
 
 Outcome = Literal["actual", "refund"]
@@ -71,13 +73,16 @@ class Settlements:
             self._waiting.popleft()
 
     async def drain_once(self, *, is_forced: bool = False) -> None:
-        """Send the waiting settlements, and wait until all sent ones are answered. Those that cannot be sent now stay
-        waiting."""
+        """Send the settlements that are waiting now, and wait until all sent ones are answered. Those that cannot be
+        sent stay waiting."""
+        num_left = len(self._waiting)
         try:
-            while self._waiting and (is_forced or self._is_open()):
-                for _ in range(min(BATCH, len(self._waiting))):
+            while num_left > 0 and (is_forced or self._is_open()):
+                num_sent = min(BATCH, num_left, len(self._waiting))
+                for _ in range(num_sent):
                     self._send_one(self._waiting[0])
                     self._waiting.popleft()
+                num_left -= BATCH
                 await self._answered()
         except AWAY:
             pass
@@ -121,7 +126,7 @@ class Settlements:
                 first.entry.closed_at = max(first.entry.closed_at, other.entry.closed_at)
                 del self._waiting[index]
                 break
-            if index >= BATCH:
+            if index >= MOST_COMPARED:
                 break
         self._waiting.append(first)
 

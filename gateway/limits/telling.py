@@ -10,7 +10,7 @@ from uuid import UUID
 from gateway.limits.commands import Counting
 from gateway.limits.local import NEW_IN_LEDGER_S, Account, Entry, LocalLimiter
 from gateway.limits.presence import Presence
-from gateway.limits.settlements import Settlement, Settlements
+from gateway.limits.settlements import BATCH, Settlement, Settlements
 from gateway.redis_client.grouping import Call
 from gateway.redis_client.line import ignore_outcome, is_our_fault
 from gateway.redis_client.pipeline import Pipeline
@@ -18,8 +18,6 @@ from gateway.redis_client.resp import Reply
 
 _log = logging.getLogger(__name__)
 
-BATCH = 500
-"""How many requests are told at once; more would make Redis late."""
 POLL_S = 0.05
 
 
@@ -81,9 +79,11 @@ class Telling:
         return [self._tell_live(entry) for entry in list(self._local.untold.values())]
 
     async def tell_untold(self) -> None:
-        while self._local.untold:
-            batch = [self._tell_live(entry) for entry in list(self._local.untold.values())[:BATCH]]
-            await asyncio.gather(*batch)
+        """Tell Redis the requests under way that it does not know now."""
+        untold = list(self._local.untold)
+        for first in range(0, len(untold), BATCH):
+            batch = [self._local.untold.get(request_id) for request_id in untold[first : first + BATCH]]
+            await asyncio.gather(*(self._tell_live(entry) for entry in batch if entry is not None))
 
     async def catch_up(self) -> None:
         """Returns once Redis knows nearly everything; requests that come meanwhile are left. Raises one of AWAY."""
@@ -105,8 +105,17 @@ class Telling:
         return self._generation is not None and await self._presence.generation() != self._generation
 
     async def _tell_everything(self) -> None:
-        await self.tell_untold()
-        await self._settlements.drain_once(is_forced=True)
+        """Until no more than a batch is left, or as much comes meanwhile as can be told."""
+        num_left, num_before = self._num_left(), float("inf")
+        while num_left < num_before:
+            await self.tell_untold()
+            await self._settlements.drain_once(is_forced=True)
+            if num_left <= BATCH:
+                return
+            num_left, num_before = self._num_left(), num_left
+
+    def _num_left(self) -> int:
+        return len(self._local.untold) + len(self._settlements)
 
     async def _note_generation(self) -> bool:
         """Whether Redis has lost what this gateway once told it."""
