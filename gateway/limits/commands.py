@@ -19,6 +19,8 @@ Counting = Literal["always", "seeded", "never"]
 _MAX_NAME = 100
 STEP_PARTS = 4
 """The number of arguments of a step in a batch: its kind and three values."""
+TELL_PARTS = 7
+"""The number of arguments for a request that is told."""
 
 
 def held_key(tenant_id: UUID | str, incarnation: str) -> str:
@@ -43,7 +45,7 @@ def key_part(scope_name: str) -> str:
 class Terms:
     """The commands for requests of one tenant with the same scopes, limits and day."""
 
-    __slots__ = ("_tell", "_tier", "admission", "day", "group", "has_periods")
+    __slots__ = ("_tier", "admission", "day", "group", "has_periods", "tell_group")
 
     def __init__(self, admission: Admission, *, incarnation: str, window_us: int) -> None:
         self.admission = admission
@@ -60,7 +62,9 @@ class Terms:
         parts = ("EVALSHA", BATCH, len(keys), *keys, *shared, *limits)
         self.group = Group(encode_parts(*parts), len(parts))
         """The batch command that `admit` and `close` are steps of."""
-        self._tell = _begin(TELL, keys, shared, more=7)
+        parts = ("EVALSHA", TELL, len(keys), *keys, *shared)
+        self.tell_group = Group(encode_parts(*parts), len(parts), is_apart=True)
+        """The command that `tell` is a step of. Apart, so that it passes no `close` of the same request."""
 
     def fits(self, admission: Admission) -> bool:
         mine = self.admission
@@ -86,11 +90,11 @@ class Terms:
         """age_s, ended_s: how long ago it began and ended; None: it is under way."""
         state, ended_us = ("live", 0) if ended_s is None else ("done", int(ended_s * 1e6))
         figures = encode_parts(request_id, tokens, cost_nanousd)
-        return self._tell + figures + encode_parts(int(age_s * 1e6), state, counting, ended_us)
+        return figures + encode_parts(int(age_s * 1e6), state, counting, ended_us)
 
     def absorbs(self, other: "Terms") -> bool:
         """Whether both count on the same scopes, day and month."""
-        return self is other or self._tell == other._tell
+        return self is other or self.tell_group.begin == other.tell_group.begin
 
 
 def admit(request_id: str, tokens: int, cost_nanousd: int) -> bytes:
@@ -143,12 +147,6 @@ def release(
     names = [part.rpartition("=")[0] for part in record.split(" ")[6:]]
     keys = (held_key(tenant_id, incarnation), *(scope_key(tenant_id, name) for name in names))
     return encode("EVALSHA", RELEASE, len(keys), *keys, request_id, how, tokens, cost_nanousd)
-
-
-def _begin(digest: str, keys: Sequence[str], arguments: Sequence[str | int], *, more: int) -> bytes:
-    """The beginning of a command whose last `more` arguments are appended later."""
-    parts = ("EVALSHA", digest, len(keys), *keys, *arguments)
-    return b"*%d\r\n" % (len(parts) + more) + encode_parts(*parts)
 
 
 def _step(kind: str, a: str, b: int | str, c: int) -> bytes:

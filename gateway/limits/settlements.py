@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 MAX_WAITING = 100_000
 """Beyond this, settlements of one tenant and day are added up."""
-BATCH = 32
+BATCH = 64
 """How many are sent at once. With more, requests would wait for their turn, here and in Redis."""
 MOST_COMPARED = 500
 """Among how many a settlement to add up with is looked for."""

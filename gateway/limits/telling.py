@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from gateway.limits.commands import Counting
+from gateway.limits.commands import TELL_PARTS, Counting
 from gateway.limits.local import NEW_IN_LEDGER_S, Account, Entry, LocalLimiter
 from gateway.limits.presence import Presence
 from gateway.limits.settlements import BATCH, Settlement, Settlements
@@ -64,7 +64,7 @@ class Telling:
         """Raises Lost."""
         self.register(entry.accounts[0], entry.admission.tenant_id)
         now = self._clock()
-        command = entry.terms.tell(
+        step = entry.terms.tell(
             entry.admission.request_id,
             entry.tokens,
             entry.cost_nanousd,
@@ -72,7 +72,7 @@ class Telling:
             ended_s=None if entry.is_live else max(0.0, now - entry.closed_at),
             counting=self._counting(entry, now),
         )
-        return self._redis.send(command, order=entry.accounts[0].order)
+        return self._redis.send_step(entry.terms.tell_group, step, TELL_PARTS, order=entry.accounts[0].order)
 
     def send_untold(self) -> list["asyncio.Future[Reply]"]:
         """Tell Redis all requests under way that it does not know, without waiting for answers. Raises Lost."""

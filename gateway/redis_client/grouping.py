@@ -14,10 +14,12 @@ from gateway.redis_client.resp import Reply
 class Group:
     """A call of a script that takes any number of steps and answers each of them, separated by ';'.
 
-    begin: the encoded arguments before the steps. num_parts: the number of these arguments."""
+    begin: the encoded arguments before the steps. num_parts: the number of these arguments. is_apart: keeps its order
+    with calls of groups that are not."""
 
     begin: bytes
     num_parts: int
+    is_apart: bool = False
 
 
 class Call(msgspec.Struct, eq=False):
@@ -38,11 +40,13 @@ class Call(msgspec.Struct, eq=False):
 def commands_of(calls: Iterable[Call]) -> tuple[list[Call], list[bytes]]:
     """The calls in the order in which they will be answered, and the bytes to write.
 
-    No call overtakes a call without a group, and calls of one group keep their order.
+    No call overtakes a call without a group, calls of one group keep their order, and so do those of groups that are
+    apart and those of others.
     """
     ordered: list[Call] = []
     commands: list[bytes] = []
     groups: dict[Group, list[Call]] = {}
+    is_apart = False
 
     def end_groups() -> None:
         for group, steps in groups.items():
@@ -54,8 +58,12 @@ def commands_of(calls: Iterable[Call]) -> tuple[list[Call], list[bytes]]:
         groups.clear()
 
     for call in calls:
-        if call.group is not None:
-            groups.setdefault(call.group, []).append(call)
+        group = call.group
+        if group is not None:
+            if group.is_apart is not is_apart:
+                end_groups()
+                is_apart = group.is_apart
+            groups.setdefault(group, []).append(call)
         else:
             end_groups()
             ordered.append(call)

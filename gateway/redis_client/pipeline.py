@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 
 NUM_LINES = 2
 SILENT_TICKS = TICKS // 2
-"""Redis is silent if a line has been for this long, and the others for OTHERS_SILENT_TICKS. On a busy machine, lines are
-silent for up to two ticks while Redis waits for a core."""
+"""Redis is silent if a line has been for this long, and the others for OTHERS_SILENT_TICKS. On a busy machine, while
+Redis waits for a core, lines are silent for up to two ticks."""
 OTHERS_SILENT_TICKS = 2
 SILENT_CALLS = 16
 """How many calls must be unanswered. Fewer can wait for their deadlines, because they cost little afterwards."""

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from gateway.limits.availability import ANSWERS_TO_RETURN, CALM_S, LATE_IN_A_ROW, Availability
 
 NUM_LINES = 2
-events = st.lists(st.sampled_from(["answer", "late", "silence", "lost", "one line", "lines", "return", "wait"]), max_size=60)
+events = st.lists(
+    st.sampled_from(["answer", "late", "silence", "lost", "one line", "lines", "return", "wait"]), max_size=60
+)
 
 
 class Clock:

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.limits import LimitScope, ScopeLimits
-from gateway.limits.commands import STEP_PARTS, Terms, admit, admit_seeded, close, held_key, show
+from gateway.limits.commands import STEP_PARTS, TELL_PARTS, Counting, Terms, admit, admit_seeded, close, held_key, show
 from gateway.limits.limiter import Limiter
-from gateway.limits.reservation import Admission
+from gateway.redis_client.grouping import Group
 from gateway.redis_client.resp import Reply
 from tests.support.limiters import admission, open_limiter
 from tests.support.tiers import make_tier
@@ -20,12 +20,15 @@ TIER = make_tier(
     requests_per_minute=9, tokens_per_minute=120, concurrency=5, tokens_per_day=150, budget_nanousd_per_month=130
 )
 KEY = LimitScope("key:k", ScopeLimits(requests_per_minute=8, budget_nanousd_per_month=100))
+COUNTINGS: tuple[Counting, ...] = ("always", "seeded", "never")
 Step = tuple[str, int, int, int]
 WINDOW_US = 10**15
 """So long that both ways see one bucket."""
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["admit", "admit", "admit", "seeded", "actual", "refund"]),
+        st.sampled_from(
+            ["admit", "admit", "admit", "seeded", "actual", "refund", "told live", "told done", "told done"]
+        ),
         st.integers(0, 7),
         st.integers(0, 40),
         st.integers(0, 40),
@@ -50,10 +53,10 @@ def test_a_batch_comes_to_the_same_as_its_steps(valkey: ValkeyProcess, steps: li
 async def _answers(limiter: Limiter, tenant_id: UUID, steps: list[Step], *, is_together: bool) -> list[list[bytes]]:
     """Of each step all but times, and at last how the scopes stand."""
     asked = msgspec.structs.replace(admission(tenant_id, TIER, KEY), request_id="seeded")
-    group = Terms(asked, incarnation="i", window_us=WINDOW_US).group
+    terms = Terms(asked, incarnation="i", window_us=WINDOW_US)
     calls = []
     for step in steps:
-        calls.append(limiter.redis.send_step(group, *_encoded(asked, step)))
+        calls.append(limiter.redis.send_step(*_encoded(terms, step)))
         if not is_together:
             await calls[-1].future
     replies = [await call.future for call in calls]
@@ -76,10 +79,17 @@ def _text(reply: Reply) -> list[bytes]:
     return reply.split()
 
 
-def _encoded(asked: Admission, step: Step) -> tuple[bytes, int]:
+def _encoded(terms: Terms, step: Step) -> tuple[Group, bytes, int]:
     kind, number, tokens, cost = step
+    request_id = f"r{number}"
+    if kind.startswith("told"):
+        ended_s = None if kind == "told live" else float(cost)
+        told = terms.tell(
+            request_id, tokens, cost, age_s=60, ended_s=ended_s, counting=COUNTINGS[cost % len(COUNTINGS)]
+        )
+        return terms.tell_group, told, TELL_PARTS
     if kind == "seeded":
-        return admit_seeded(asked, [(tokens, cost), (cost, tokens)]), 4 * STEP_PARTS
+        return terms.group, admit_seeded(terms.admission, [(tokens, cost), (cost, tokens)]), 4 * STEP_PARTS
     if kind == "admit":
-        return admit(f"r{number}", tokens, cost), STEP_PARTS
-    return close(f"r{number}", tokens, cost, "actual" if kind == "actual" else "refund"), STEP_PARTS
+        return terms.group, admit(request_id, tokens, cost), STEP_PARTS
+    return terms.group, close(request_id, tokens, cost, "actual" if kind == "actual" else "refund"), STEP_PARTS

@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from gateway.http.errors import LimitReached
+from gateway.limits.commands import TELL_PARTS
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.ledger import FRESH_S, Used
 from gateway.limits.limiter import Limiter
@@ -140,7 +141,7 @@ async def test_a_raise_covers_nothing_that_ended_after_the_ledger_was_read(valke
         later = limiter.local.enter(admission(tenant_id, TIER, tokens=200, cost_nanousd=20))
         request_id = later.admission.request_id
         tell = later.terms.tell(request_id, 200, 20, age_s=0, ended_s=0, counting="seeded")
-        await limiter.redis.send(tell, order=later.accounts[0].order).future
+        await limiter.redis.send_step(later.terms.tell_group, tell, TELL_PARTS, order=later.accounts[0].order).future
         assert await counted(limiter, tenant_id) == (601, 61)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.domain.catalog import TierTerms
 from gateway.http.errors import LimitReached
-from gateway.limits.commands import held_key
+from gateway.limits.commands import TELL_PARTS, held_key
 from gateway.limits.leases import LeaseKeeper
 from gateway.limits.ledger import STALE_S, Used
 from gateway.limits.limiter import Limiter
@@ -265,10 +265,11 @@ async def test_a_settled_request_is_not_brought_back_to_life(own_valkey: ValkeyP
         entry = reservation.entry
         # As after being taken for dead: this is on its way when the request ends, and may arrive before or after that.
         entry.is_known = False
-        renewal = entry.terms.tell(entry.admission.request_id, 1, 0, age_s=0, ended_s=None, counting="always")
-        before = limiter.redis.send(renewal, order=entry.accounts[0].order)
+        terms, order = entry.terms, entry.accounts[0].order
+        renewal = terms.tell(entry.admission.request_id, 1, 0, age_s=0, ended_s=None, counting="always")
+        before = limiter.redis.send_step(terms.tell_group, renewal, TELL_PARTS, order=order)
         await limiter.settle(reservation, tokens=1, cost_nanousd=0)
-        after = limiter.redis.send(renewal, order=entry.accounts[0].order)
+        after = limiter.redis.send_step(terms.tell_group, renewal, TELL_PARTS, order=order)
         await asyncio.gather(before.future, after.future)
         assert not await is_refused(limiter, tenant_id, tokens=99)
         assert await is_refused(limiter, tenant_id, tokens=100)

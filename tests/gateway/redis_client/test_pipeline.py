@@ -201,7 +201,9 @@ async def test_an_error_is_its_own_calls_only(valkey: ValkeyProcess) -> None:
 async def test_steps_of_a_group_are_one_command_in_their_order(valkey: ValkeyProcess) -> None:
     key = str(uuid4())
     script = "redis.call('RPUSH', KEYS[1], unpack(ARGV)) return table.concat(ARGV, ';')"
-    one, other = (Group(encode_parts("EVAL", f"{script} --{name}", 1, key), 4) for name in "ab")
+    one, other, apart = (
+        Group(encode_parts("EVAL", f"{script} --{name}", 1, key), 4, is_apart=name == "c") for name in "abc"
+    )
     async with open_pipeline(valkey.url) as (pipeline, _):
         steps = [
             pipeline.send_step(one, encode_parts("1"), 1),
@@ -209,10 +211,13 @@ async def test_steps_of_a_group_are_one_command_in_their_order(valkey: ValkeyPro
             pipeline.send_step(one, encode_parts("3"), 1),
             pipeline.send(encode("RPUSH", key, "alone")),
             pipeline.send_step(one, encode_parts("4"), 1),
+            pipeline.send_step(apart, encode_parts("5"), 1),
+            pipeline.send_step(apart, encode_parts("6"), 1),
+            pipeline.send_step(one, encode_parts("7"), 1),
         ]
-        assert [await step.future for step in steps] == [b"1", b"2", b"3", 4, b"4"]
-        # None passed the one that is in no group, and the third joined the first.
-        assert await pipeline.execute("LRANGE", key, 0, -1) == [b"1", b"3", b"2", b"alone", b"4"]
+        assert [await step.future for step in steps] == [b"1", b"2", b"3", 4, b"4", b"5", b"6", b"7"]
+        # None passed the one that is in no group or those that are apart, and the third joined the first.
+        assert await pipeline.execute("LRANGE", key, 0, -1) == b"1 3 2 alone 4 5 6 7".split()
 
 
 async def test_only_what_is_sent_at_once_does_not_wait_for_others(valkey: ValkeyProcess) -> None:
