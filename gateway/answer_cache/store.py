@@ -14,7 +14,7 @@ from gateway.answer_cache.entry import CachedAnswer, decode_answer, encode_answe
 from gateway.idempotency.kept import AnswerSeal, KeptAnswer
 from gateway.peppers import Peppers
 from gateway.redis_client import AWAY
-from gateway.redis_client.line import ignore_outcome
+from gateway.redis_client.connection import ignore_outcome
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply, encode
 

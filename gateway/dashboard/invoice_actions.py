@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.admin import invoices as api
-from gateway.billing.documents.figures import period, title
+from gateway.billing.documents.texts import period, title
 from gateway.dashboard.amounts import typed_nanousd
 from gateway.dashboard.forms import back_to, confirmation
 from gateway.dashboard.invoices import PATH, id_of

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.admin import invoices as api
-from gateway.billing.documents.figures import period, tax_label, title
+from gateway.billing.documents.texts import period, tax_label, title
 from gateway.clock import utc_now
 from gateway.dashboard.links import query_of
 from gateway.dashboard.numbers import places_of

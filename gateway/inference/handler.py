@@ -17,8 +17,8 @@ from gateway.http.errors import GatewayError, Unavailable
 from gateway.http.rendering import error_body, error_code, error_event, error_headers, error_status
 from gateway.inference.accounts import Accounts, NotDurable
 from gateway.inference.admit import admit
-from gateway.inference.cached.asked import use_of
 from gateway.inference.cached.step import Caching, Keeper, caching_of, give_again
+from gateway.inference.cached.use import use_of
 from gateway.inference.embeddings.handler import EMBEDDING
 from gateway.inference.exchange import ClientGone, Exchange
 from gateway.inference.guardrails.step import send_guarded

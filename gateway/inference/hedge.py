@@ -8,20 +8,20 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gateway.inference.call import Call
+from gateway.inference.member_call import MemberCall
 from gateway.upstream.client import MemberFailed
 
 Speaking = Coroutine[Any, Any, None]
 
 
 async def first_to_speak(
-    first: Call,
+    first: MemberCall,
     speaking: Speaking,
-    second: Callable[[], Call | None],
+    second: Callable[[], MemberCall | None],
     *,
     late_s: float,
-    note_failed: Callable[[Call, MemberFailed], None],
-) -> Call:
+    note_failed: Callable[[MemberCall, MemberFailed], None],
+) -> MemberCall:
     """The call that produces its first token first; the other one is cancelled and closed.
 
     speaking: the coroutine that runs `first` up to its first token. second: called when the first is late; returns the
@@ -29,7 +29,7 @@ async def first_to_speak(
     goes on. Raises the last MemberFailed if all calls fail, and any other error at once.
     """
     calls = {_start(speaking): first}
-    winner: Call | None = None
+    winner: MemberCall | None = None
     try:
         done, waiting = await asyncio.wait(calls, timeout=late_s)
         spare = second() if not done else None

@@ -5,15 +5,15 @@ import time
 from typing import cast
 
 from gateway.inference.accounts import Accounts
-from gateway.inference.call import Call, MemberStream, failure_of, post
 from gateway.inference.exchange import Exchange
 from gateway.inference.failures import note_failure
 from gateway.inference.hedge import first_to_speak
+from gateway.inference.member_call import MemberCall, MemberStream, failure_of, post
 from gateway.inference.usage_record import UsageRecord
 from gateway.services import Services
 from gateway.upstream.client import Answer, MemberFailed
 from gateway.upstream.streams.own import ToldIds
-from gateway.upstream.streams.whole import read_whole
+from gateway.upstream.streams.whole_answer import read_whole
 from protocol.accounting import DONE_EVENT
 from protocol.foreign_json import UNREADABLE
 from protocol.requests import GenerationRequest
@@ -53,7 +53,7 @@ class Relay:
         if not self.num_kept(member):
             self._told = ToldIds()
         self._version = _version(member)
-        call = Call(self._services, record, decision, member, self._told)
+        call = MemberCall(self._services, record, decision, member, self._told)
         late_s = self._late_s(decision, member)
         try:
             if late_s is None:
@@ -74,7 +74,7 @@ class Relay:
         finally:
             call.close()
 
-    async def _send(self, call: Call, decision: Decision) -> None:
+    async def _send(self, call: MemberCall, decision: Decision) -> None:
         note_sending(self._services, self._record)
         await call.send()
         note_route(self._exchange, self._record, decision)
@@ -90,19 +90,19 @@ class Relay:
         late_ms = late_after_ms(member, decision.members, time.monotonic())
         return None if late_ms is None else late_ms / 1000
 
-    async def _quickest(self, first: Call, decision: Decision, late_s: float) -> Call:
+    async def _quickest(self, first: MemberCall, decision: Decision, late_s: float) -> MemberCall:
         record, services = self._record, self._services
-        others: list[tuple[Call, Trip]] = []
+        others: list[tuple[MemberCall, Trip]] = []
 
-        def ask_another() -> Call | None:
+        def ask_another() -> MemberCall | None:
             member = self._spare(decision, first.member)
             if member is None:
                 return None
-            call = Call(services, record, decision, member, ToldIds())
+            call = MemberCall(services, record, decision, member, ToldIds())
             others.append((call, record.note_asked(member)))
             return call
 
-        def note_failed(call: Call, error: MemberFailed) -> None:
+        def note_failed(call: MemberCall, error: MemberFailed) -> None:
             note_failure(services, decision.pool, call.member, error, is_delivered=False)
             if call is first:
                 self._follow(*others[0], decision)
@@ -122,7 +122,7 @@ class Relay:
                 if trip is not record.trip:
                     trip.end()
 
-    def _follow(self, call: Call, trip: Trip, decision: Decision) -> None:
+    def _follow(self, call: MemberCall, trip: Trip, decision: Decision) -> None:
         """From now on the answer comes from this call."""
         record, member = self._record, call.member
         if record.trip is trip:
@@ -144,7 +144,7 @@ class Relay:
         budget, num_under_way = services.registry.retry_budget(decision.pool), services.metrics.num_in_flight
         return found if found is not None and budget.spend(time.monotonic(), num_under_way=num_under_way) else None
 
-    async def _speak(self, call: Call, decision: Decision) -> None:
+    async def _speak(self, call: MemberCall, decision: Decision) -> None:
         """As `call.speak`, but meanwhile the client is told that its request is waiting."""
         await self._send(call, decision)
         while not (call.stream.num_tokens or call.stream.is_done):
@@ -155,7 +155,7 @@ class Relay:
                 call.early += passed_on
             self._check(call)
 
-    async def _stream(self, call: Call) -> None:
+    async def _stream(self, call: MemberCall) -> None:
         stream = call.stream
         if call.early:
             await self._pass_on(call.early, call)
@@ -172,14 +172,14 @@ class Relay:
             await self._exchange.start(200, STREAM_HEADERS)
         await self._exchange.finish(DONE_EVENT)
 
-    async def _pass_on(self, passed_on: bytes, call: Call) -> None:
+    async def _pass_on(self, passed_on: bytes, call: MemberCall) -> None:
         exchange, record = self._exchange, self._record
         if not exchange.is_started:
             await exchange.start(200, STREAM_HEADERS)
         record.is_delivered = record.is_delivered or call.stream.has_content
         await exchange.send(passed_on)
 
-    async def _collect(self, call: Call) -> None:
+    async def _collect(self, call: MemberCall) -> None:
         """Deliver a whole answer that one of our own workers sent as an event stream, telling its tokens on the way."""
         parts = [call.early]
         while not call.stream.is_done:
@@ -189,17 +189,17 @@ class Relay:
         body = b"".join(parts).removeprefix(b"data: ").removesuffix(b"\n\n")
         await deliver(body, self._exchange, self._record, self._accounts)
 
-    async def _next(self, call: Call) -> bytes:
+    async def _next(self, call: MemberCall) -> bytes:
         """The next bytes for the client; call `_check` afterwards. Raises MemberFailed."""
         passed_on = await call.next()
         self._note_progress(call)
         return passed_on
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call: MemberCall) -> None:
         """Raises MemberFailed or MemberRefused, or UpstreamRefused in mid-answer if no tokens were told."""
         call.check(is_delivered=self._record.is_delivered and not self._told.num_tokens)
 
-    def _note_progress(self, call: Call) -> None:
+    def _note_progress(self, call: MemberCall) -> None:
         record, stream = self._record, call.stream
         record.is_sent = stream.num_tokens > 0 or not stream.is_waiting
         if stream.num_tokens != record.completion_tokens and record.note_tokens(stream.num_tokens):

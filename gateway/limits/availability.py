@@ -30,7 +30,7 @@ class Availability:
         self._clock = clock
         self._on_trouble = on_trouble
         self._on_away = on_away
-        self._num_lines = 0
+        self._num_connections = 0
         self._num_late = 0
         self._num_answers = 0
         self._answers_to_return = ANSWERS_TO_RETURN
@@ -45,7 +45,7 @@ class Availability:
 
     @property
     def can_return(self) -> bool:
-        return self.is_away and self._num_lines > 0 and self._num_answers >= self._answers_to_return
+        return self.is_away and self._num_connections > 0 and self._num_answers >= self._answers_to_return
 
     def note_answer(self) -> None:
         self._num_late = 0
@@ -64,9 +64,9 @@ class Availability:
         self._go_away()
         self._on_trouble()
 
-    def note_lines(self, num_lines: int) -> None:
-        self._num_lines = num_lines
-        if num_lines == 0:
+    def note_connections(self, num_connections: int) -> None:
+        self._num_connections = num_connections
+        if num_connections == 0:
             self._num_answers = 0
             self._go_away()
             self._on_trouble()
@@ -78,7 +78,7 @@ class Availability:
 
     def note_returned(self) -> None:
         """Redis has been told everything that was decided locally."""
-        if self._num_lines == 0:
+        if self._num_connections == 0:
             return
         self.is_away = False
         self._num_late = 0

@@ -21,7 +21,7 @@ from gateway.limits.commands import raise_to
 from gateway.limits.ledger import LedgerAway, Readings
 from gateway.limits.local import Account, LocalLimiter
 from gateway.redis_client import AWAY
-from gateway.redis_client.line import is_our_fault
+from gateway.redis_client.connection import is_our_fault
 from gateway.redis_client.pipeline import Pipeline
 
 _log = logging.getLogger(__name__)

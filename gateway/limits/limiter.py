@@ -32,8 +32,8 @@ from gateway.limits.standing import Standing
 from gateway.limits.telling import Telling
 from gateway.limits.usage_now import UsageNow, ask_usage, from_here, from_redis
 from gateway.redis_client import AWAY
+from gateway.redis_client.connection import Late
 from gateway.redis_client.grouping import Call
-from gateway.redis_client.line import Late
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply
 

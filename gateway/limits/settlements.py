@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.limits.local import Entry
 from gateway.redis_client import AWAY
-from gateway.redis_client.line import is_our_fault
+from gateway.redis_client.connection import is_our_fault
 from gateway.redis_client.resp import Reply
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from gateway.limits.commands import TELL_PARTS, Counting
 from gateway.limits.local import NEW_IN_LEDGER_S, Account, Entry, LocalLimiter
 from gateway.limits.presence import Presence
 from gateway.limits.settlements import BATCH, Settlement, Settlements
+from gateway.redis_client.connection import ignore_outcome, is_our_fault
 from gateway.redis_client.grouping import Call
-from gateway.redis_client.line import ignore_outcome, is_our_fault
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply
 

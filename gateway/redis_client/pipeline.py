@@ -8,16 +8,16 @@ from typing import Any
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.exceptions import RedisError
 
+from gateway.redis_client.connection import MAX_IN_FLIGHT, MIN_IN_FLIGHT, TICKS, Connection, Lost, Watch
 from gateway.redis_client.grouping import Call, Group
-from gateway.redis_client.line import MAX_IN_FLIGHT, MIN_IN_FLIGHT, TICKS, Line, Lost, Watch
 from gateway.redis_client.resp import Reply, encode
 
 _log = logging.getLogger(__name__)
 
-NUM_LINES = 2
+NUM_CONNECTIONS = 2
 SILENT_TICKS = TICKS // 2
-"""Redis is silent if a line has been for this long, and the others for OTHERS_SILENT_TICKS. On a busy machine, while
-Redis waits for a core, lines are silent for up to two ticks."""
+"""Redis is silent if one connection has been for this long, and the others for OTHERS_SILENT_TICKS. On a busy machine,
+while Redis waits for a core, they are silent for up to two ticks."""
 OTHERS_SILENT_TICKS = 2
 SILENT_CALLS = 16
 """How many calls must be unanswered. Fewer can wait for their deadlines, because they cost little afterwards."""
@@ -35,34 +35,34 @@ class Pipeline:
         self._scripts = scripts
         self._watch = watch
         self._max_in_flight = MAX_IN_FLIGHT
-        self._lines: list[Line | None] = [None] * NUM_LINES
-        self._lost = [asyncio.Event() for _ in range(NUM_LINES)]
+        self._connections: list[Connection | None] = [None] * NUM_CONNECTIONS
+        self._lost = [asyncio.Event() for _ in range(NUM_CONNECTIONS)]
         self._reason = ""
 
     async def connect(self) -> None:
         """Try each connection once. `keep_forever` opens those that fail."""
-        await asyncio.gather(*(self._try_open(place) for place in range(NUM_LINES)))
+        await asyncio.gather(*(self._try_open(place) for place in range(NUM_CONNECTIONS)))
 
     async def keep_forever(self) -> None:
         """Reconnect lost connections."""
         async with asyncio.TaskGroup() as group:
-            for place in range(NUM_LINES):
-                group.create_task(self._keep_line(place))
+            for place in range(NUM_CONNECTIONS):
+                group.create_task(self._keep_connection(place))
 
     def close(self) -> None:
-        for line in self._lines:
-            if line is not None:
-                line.close()
+        for connection in self._connections:
+            if connection is not None:
+                connection.close()
 
     def send(self, command: bytes, *, order: int = 0) -> Call:
         """Send a command, written together with others that come in quick succession. Raises Lost without a
         connection."""
-        return self._line(order).send(command)
+        return self._connection(order).send(command)
 
     def send_step(self, group: Group, step: bytes, num_parts: int, *, order: int = 0, at_once: bool = False) -> Call:
         """As `send`, for a step. All steps of a group must have the same `order`; those that leave together become one
         command."""
-        return self._line(order).send(step, group, num_parts, at_once=at_once)
+        return self._connection(order).send(step, group, num_parts, at_once=at_once)
 
     async def execute(self, *parts: str | bytes | int) -> Reply:
         """Send a command and wait for its reply. Raises one of AWAY."""
@@ -72,35 +72,35 @@ class Pipeline:
         """Divide the bound on calls under way among `num_gateways` gateways, us included, so that together they load
         Redis no more than one alone may."""
         self._max_in_flight = max(MIN_IN_FLIGHT, MAX_IN_FLIGHT // max(1, num_gateways))
-        for line in self._lines:
-            if line is not None:
-                line.bound(self._max_in_flight)
+        for connection in self._connections:
+            if connection is not None:
+                connection.bound(self._max_in_flight)
 
     def probe(self) -> None:
-        for line in self._lines:
-            if line is not None:
-                line.probe()
+        for connection in self._connections:
+            if connection is not None:
+                connection.probe()
 
     def give_up(self) -> None:
         """Redis is away: nobody waits for the calls under way any longer. Their answers may still come."""
-        for line in self._lines:
-            if line is not None:
-                line.give_up()
+        for connection in self._connections:
+            if connection is not None:
+                connection.give_up()
 
-    def _line(self, order: int) -> Line:
-        line = self._lines[order % NUM_LINES]
-        if line is not None and line.is_open:
-            return line
-        for line in self._lines:
-            if line is not None and line.is_open:
-                return line
+    def _connection(self, order: int) -> Connection:
+        connection = self._connections[order % NUM_CONNECTIONS]
+        if connection is not None and connection.is_open:
+            return connection
+        for connection in self._connections:
+            if connection is not None and connection.is_open:
+                return connection
         raise Lost("no connection to Redis")
 
-    async def _keep_line(self, place: int) -> None:
+    async def _keep_connection(self, place: int) -> None:
         pause_s = 0.0
         while True:
-            line = self._lines[place]
-            if line is not None and line.is_open:
+            connection = self._connections[place]
+            if connection is not None and connection.is_open:
                 pause_s = 0.0
                 await self._lost[place].wait()
             elif not await self._try_open(place):
@@ -110,41 +110,41 @@ class Pipeline:
     async def _try_open(self, place: int) -> bool:
         try:
             async with asyncio.timeout(CONNECT_S):
-                line = await self._open()
+                connection = await self._open()
         except (RedisError, OSError, TimeoutError, ssl.SSLError) as error:
             reason = f"{type(error).__name__}: {error}"
             if reason != self._reason:
                 _log.warning("cannot connect to Redis: %s", reason)
             self._reason = reason
-            self._note_lines()
+            self._note_connections()
             return False
         self._reason = ""
-        self._lines[place] = line
+        self._connections[place] = connection
         self._lost[place].clear()
-        line.is_introduced = True
-        line.on_lost = lambda: self._note_lost(place)
-        line.on_silent = self._note_silent
-        self._note_lines()
+        connection.is_introduced = True
+        connection.on_lost = lambda: self._note_lost(place)
+        connection.on_silent = self._note_silent
+        self._note_connections()
         return True
 
-    async def _open(self) -> Line:
-        """A line that is authenticated and has loaded our scripts."""
-        line = Line(self._watch, deadline_s=self._deadline_s, scripts=self._scripts)
-        line.bound(self._max_in_flight)
+    async def _open(self) -> Connection:
+        """A connection that is authenticated and has loaded our scripts."""
+        connection = Connection(self._watch, deadline_s=self._deadline_s, scripts=self._scripts)
+        connection.bound(self._max_in_flight)
         loop, options = asyncio.get_running_loop(), self._options
         if "path" in options:
-            await loop.create_unix_connection(lambda: line, options["path"])
+            await loop.create_unix_connection(lambda: connection, options["path"])
         else:
             host, port = options.get("host", "localhost"), options.get("port", 6379)
-            await loop.create_connection(lambda: line, host, port, ssl=_tls_of(options))
+            await loop.create_connection(lambda: connection, host, port, ssl=_tls_of(options))
         try:
-            await self._introduce(line)
+            await self._introduce(connection)
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
-    async def _introduce(self, line: Line) -> None:
+    async def _introduce(self, connection: Connection) -> None:
         options = self._options
         commands = [encode("SCRIPT", "LOAD", script) for script in self._scripts]
         if "db" in options:
@@ -152,7 +152,7 @@ class Pipeline:
         if "password" in options:
             user = (options["username"],) if "username" in options else ()
             commands.insert(0, encode("AUTH", *user, options["password"]))
-        calls = [line.send(command) for command in commands]
+        calls = [connection.send(command) for command in commands]
         outcomes = await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -160,23 +160,23 @@ class Pipeline:
 
     def _note_lost(self, place: int) -> None:
         self._lost[place].set()
-        self._note_lines()
+        self._note_connections()
 
     def _note_silent(self) -> None:
-        """A line is silent. It may be alone in this, so the others are asked, too."""
-        lines = [line for line in self._lines if line is not None and line.is_open]
-        silent = [line.silent_ticks for line in lines]
+        """A connection is silent. It may be alone in this, so the others are asked, too."""
+        connections = [each for each in self._connections if each is not None and each.is_open]
+        silent = [each.silent_ticks for each in connections]
         if max(silent) >= OTHERS_SILENT_TICKS:
-            for line in lines:
-                if not line.num_unanswered:
-                    line.probe()
+            for connection in connections:
+                if not connection.num_unanswered:
+                    connection.probe()
         if max(silent) < SILENT_TICKS or min(silent) < OTHERS_SILENT_TICKS:
             return
-        if sum(line.num_unanswered for line in lines) >= SILENT_CALLS:
+        if sum(each.num_unanswered for each in connections) >= SILENT_CALLS:
             self._watch.note_silence()
 
-    def _note_lines(self) -> None:
-        self._watch.note_lines(sum(line is not None and line.is_open for line in self._lines))
+    def _note_connections(self) -> None:
+        self._watch.note_connections(sum(each is not None and each.is_open for each in self._connections))
 
 
 def _tls_of(options: dict[str, Any]) -> ssl.SSLContext | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.http.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from gateway.redis_client import AWAY
-from gateway.redis_client.line import ignore_outcome
+from gateway.redis_client.connection import ignore_outcome
 from gateway.redis_client.pipeline import Pipeline
 from gateway.redis_client.resp import Reply, encode
 from gateway.sessions.packing import Unreadable, pack, unpack
@@ -39,7 +39,7 @@ class _NobodyWatches:
 
     def note_silence(self) -> None: ...
 
-    def note_lines(self, num_lines: int) -> None: ...
+    def note_connections(self, num_connections: int) -> None: ...
 
 
 def open_pipeline(url: str) -> Pipeline:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from gateway.billing.documents import figures
+from gateway.billing.documents import texts
 from gateway.domain.invoices.models import Invoice, InvoiceLine
 from gateway.domain.money import dollars
 
@@ -32,7 +32,7 @@ def as_pdf(invoice: Invoice, *, font: Path | None = None) -> bytes:
         bottomMargin=18 * mm,
         leftMargin=16 * mm,
         rightMargin=16 * mm,
-        title=figures.title(invoice),
+        title=texts.title(invoice),
         invariant=1,
     )
     name = _font_name(font)
@@ -40,12 +40,12 @@ def as_pdf(invoice: Invoice, *, font: Path | None = None) -> bytes:
     known = _Drawable(is_any=font is not None)
     about = (
         ("To", known.text(invoice.recipient).replace("\n", "<br/>")),
-        ("Date", figures.day(invoice.finalized_at or invoice.calculated_at, invoice)),
-        ("Period", known.text(figures.period(invoice))),
+        ("Date", texts.day(invoice.finalized_at or invoice.calculated_at, invoice)),
+        ("Period", known.text(texts.period(invoice))),
     )
     page.build(
         [
-            Paragraph(known.text(figures.title(invoice)), title),
+            Paragraph(known.text(texts.title(invoice)), title),
             Spacer(0, 6 * mm),
             *(Paragraph(f"<font color='#666666'>{label}</font>&nbsp;&nbsp; {text}", style) for label, text in about),
             Spacer(0, 6 * mm),
@@ -109,8 +109,8 @@ def _cells(line: InvoiceLine) -> tuple[str, ...]:
         line.description,
         line.month,
         f"{line.num_requests:,}" if line.num_requests else "",
-        figures.quantity(line),
-        figures.unit_price(line),
+        texts.quantity(line),
+        texts.unit_price(line),
         dollars(line.amount_nanousd),
     )
 
@@ -119,7 +119,7 @@ def _sums(invoice: Invoice, known: _Drawable, style: Any, right: Any, font: str)
     from reportlab.lib.units import mm
     from reportlab.platypus import Paragraph, Table
 
-    rows = [[Paragraph(known.text(label), style), Paragraph(amount, right)] for label, amount in figures.sums(invoice)]
+    rows = [[Paragraph(known.text(label), style), Paragraph(amount, right)] for label, amount in texts.sums(invoice)]
     return Table(rows, colWidths=[60 * mm, 40 * mm], hAlign="RIGHT", style=_rules(font))
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from gateway.answer_cache.entry import CachedAnswer
 from gateway.domain.answer_caching.terms import CacheTerms
 from gateway.inference.accounts import Accounts
-from gateway.inference.cached.asked import Use
 from gateway.inference.cached.names import bucket_name, exact_name, last_text
 from gateway.inference.cached.similar import nearest, vector_of
+from gateway.inference.cached.use import Use
 from gateway.inference.exchange import Exchange
 from gateway.inference.measure import Measured
 from gateway.inference.server_tools.rounds import RunRound

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from gateway.limits.availability import ANSWERS_TO_RETURN, CALM_S, LATE_IN_A_ROW, Availability
 
-NUM_LINES = 2
+NUM_CONNECTIONS = 2
 events = st.lists(
-    st.sampled_from(["answer", "late", "silence", "lost", "one line", "lines", "return", "wait"]), max_size=60
+    st.sampled_from(["answer", "late", "silence", "lost", "one left", "all there", "return", "wait"]),
+    max_size=60,
 )
 
 
@@ -31,12 +32,12 @@ def play(availability: Availability, clock: Clock, event: str) -> None:
         if availability.can_return:
             availability.note_returned()
     else:
-        availability.note_lines({"lost": 0, "one line": 1, "lines": NUM_LINES}[event])
+        availability.note_connections({"lost": 0, "one left": 1, "all there": NUM_CONNECTIONS}[event])
 
 
 def there(clock: Clock) -> Availability:
     availability = Availability(clock)
-    availability.note_lines(NUM_LINES)
+    availability.note_connections(NUM_CONNECTIONS)
     availability.note_returned()
     assert not availability.is_away
     return availability
@@ -46,14 +47,14 @@ def there(clock: Clock) -> Availability:
 def test_away_takes_several_late_answers_in_a_row_silence_or_no_connection(sequence: list[str]) -> None:
     clock = Clock()
     availability = there(clock)
-    num_late, num_lines = 0, NUM_LINES
+    num_late, num_connections = 0, NUM_CONNECTIONS
     for event in sequence:
         was_away = availability.is_away
         play(availability, clock, event)
         num_late = {"late": num_late + 1, "answer": 0, "return": num_late if not was_away else 0}.get(event, num_late)
-        num_lines = {"lost": 0, "one line": 1, "lines": NUM_LINES}.get(event, num_lines)
+        num_connections = {"lost": 0, "one left": 1, "all there": NUM_CONNECTIONS}.get(event, num_connections)
         if not was_away:
-            is_over = num_late >= LATE_IN_A_ROW or num_lines == 0 or event == "silence"
+            is_over = num_late >= LATE_IN_A_ROW or num_connections == 0 or event == "silence"
             assert availability.is_away == is_over
 
 
@@ -61,16 +62,16 @@ def test_away_takes_several_late_answers_in_a_row_silence_or_no_connection(seque
 def test_back_takes_answers_in_a_row_and_a_connection(sequence: list[str]) -> None:
     clock = Clock()
     availability = there(clock)
-    availability.note_lines(0)
-    num_answers, num_lines = 0, 0
+    availability.note_connections(0)
+    num_answers, num_connections = 0, 0
     for event in sequence:
         if event == "return" and availability.is_away and availability.can_return:
             assert num_answers >= ANSWERS_TO_RETURN
-            assert num_lines > 0
+            assert num_connections > 0
         was_away = availability.is_away
         play(availability, clock, event)
         num_answers = {"answer": num_answers + 1, "late": 0, "silence": 0, "lost": 0}.get(event, num_answers)
-        num_lines = {"lost": 0, "one line": 1, "lines": NUM_LINES}.get(event, num_lines)
+        num_connections = {"lost": 0, "one left": 1, "all there": NUM_CONNECTIONS}.get(event, num_connections)
         if availability.is_away and not was_away:
             num_answers = 0
 
@@ -81,7 +82,7 @@ def test_whatever_happened_answers_bring_it_back_and_calm(sequence: list[str]) -
     availability = there(clock)
     for event in sequence:
         play(availability, clock, event)
-    for event in ["lines", *["answer"] * 100, "return"]:
+    for event in ["all there", *["answer"] * 100, "return"]:
         play(availability, clock, event)
     assert availability.is_calm
 
@@ -91,8 +92,8 @@ def test_whoever_falls_back_at_once_returns_later() -> None:
     availability = there(clock)
     needed = []
     for _ in range(8):
-        availability.note_lines(0)
-        availability.note_lines(NUM_LINES)
+        availability.note_connections(0)
+        availability.note_connections(NUM_CONNECTIONS)
         count = 0
         while not availability.can_return:
             availability.note_answer()
@@ -101,8 +102,8 @@ def test_whoever_falls_back_at_once_returns_later() -> None:
         availability.note_returned()
     assert needed == [4, 8, 16, 32, 32, 32, 32, 32]
     clock.now += CALM_S
-    availability.note_lines(0)
-    availability.note_lines(NUM_LINES)
+    availability.note_connections(0)
+    availability.note_connections(NUM_CONNECTIONS)
     for _ in range(ANSWERS_TO_RETURN):
         availability.note_answer()
     assert availability.can_return
@@ -111,7 +112,7 @@ def test_whoever_falls_back_at_once_returns_later() -> None:
 def test_trouble_is_told_when_it_begins() -> None:
     told: list[None] = []
     availability = Availability(Clock(), on_trouble=lambda: told.append(None))
-    availability.note_lines(NUM_LINES)
+    availability.note_connections(NUM_CONNECTIONS)
     availability.note_returned()
     availability.note_answer()
     assert not told

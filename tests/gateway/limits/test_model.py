@@ -190,7 +190,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(gateway=gateways)
     def lose_redis(self, gateway: int) -> None:
-        self.limiters[gateway]._availability.note_lines(0)
+        self.limiters[gateway]._availability.note_connections(0)
 
     @rule(gateway=gateways)
     def come_back(self, gateway: int) -> None:
@@ -200,7 +200,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def redis_loses_its_memory(self) -> None:
         self.has_lost_memory = True
         for limiter in self.limiters:
-            limiter._availability.note_lines(0)
+            limiter._availability.note_connections(0)
         self.run(self.redis.flushall())
         for request in self.requests:
             request.in_redis = None
@@ -209,7 +209,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def _come_back(self, numbers: list[int]) -> None:
         async def come_back() -> None:
             for number in numbers:
-                self.limiters[number]._availability.note_lines(1)
+                self.limiters[number]._availability.note_connections(1)
             await asyncio.gather(*(self.limiters[number]._return() for number in numbers))
             for number in numbers:
                 await self.limiters[number].settlements.drain_once()

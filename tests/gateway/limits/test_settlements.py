@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from gateway.limits.local import Entry, LocalLimiter
 from gateway.limits.settlements import BATCH, Settlement, Settlements
-from gateway.redis_client.line import Lost
+from gateway.redis_client.connection import Lost
 from gateway.redis_client.resp import Reply
 from tests.support.limiters import admission
 from tests.support.tiers import make_tier

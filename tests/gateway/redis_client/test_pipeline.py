@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from gateway.main import end_tasks
 from gateway.redis_client import connect_redis
+from gateway.redis_client.connection import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
 from gateway.redis_client.grouping import Group
-from gateway.redis_client.line import LEAST_IN_FLIGHT, LONG_TICKS, MAX_IN_FLIGHT, MIN_IN_FLIGHT, Late, Lost
-from gateway.redis_client.pipeline import NUM_LINES, SILENT_CALLS, Pipeline
+from gateway.redis_client.pipeline import NUM_CONNECTIONS, SILENT_CALLS, Pipeline
 from gateway.redis_client.resp import encode, encode_parts
 from tests.support.valkey import ValkeyProcess
 
@@ -26,7 +26,7 @@ class Seen:
     """What a pipeline told of."""
 
     def __init__(self) -> None:
-        self.num_answers = self.num_late = self.num_silences = self.num_lines = 0
+        self.num_answers = self.num_late = self.num_silences = self.num_connections = 0
         self.changed = asyncio.Event()
 
     def note_answer(self) -> None:
@@ -39,12 +39,12 @@ class Seen:
         self.num_silences += 1
         self.changed.set()
 
-    def note_lines(self, num_lines: int) -> None:
-        self.num_lines = num_lines
+    def note_connections(self, num_connections: int) -> None:
+        self.num_connections = num_connections
         self.changed.set()
 
-    async def until_lines(self, num_lines: int) -> None:
-        await self.until(lambda: self.num_lines == num_lines)
+    async def until_connections(self, num_connections: int) -> None:
+        await self.until(lambda: self.num_connections == num_connections)
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -159,8 +159,8 @@ async def test_a_slow_server_is_asked_less_at_a_time_until_it_is_quick_again() -
         while data := await reader.read(2**20):
             if b"TIME" in data:
                 at_once.append(data.count(b"TIME"))
-            since = pipeline._lines[0]._ticks if is_slow else 0  # type: ignore[union-attr]
-            while is_slow and pipeline._lines[0]._ticks < since + LONG_TICKS:  # type: ignore[union-attr]  # noqa: ASYNC110
+            since = pipeline._connections[0]._ticks if is_slow else 0  # type: ignore[union-attr]
+            while is_slow and pipeline._connections[0]._ticks < since + LONG_TICKS:  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             writer.write(b"+OK\r\n" * data.count(b"*"))
 
@@ -253,29 +253,29 @@ async def test_too_few_answers_to_a_group_end_the_line(valkey: ValkeyProcess) ->
         for step in [pipeline.send_step(wrong, encode_parts(number), 1) for number in range(3)]:
             with pytest.raises(Lost):
                 await step.future
-        await seen.until_lines(NUM_LINES)
+        await seen.until_connections(NUM_CONNECTIONS)
 
 
 async def test_connections_that_were_cut_come_back(valkey: ValkeyProcess) -> None:
     redis: Any = connect_redis(valkey.url, deadline_s=5)
     async with open_pipeline(valkey.url) as (pipeline, seen):
-        ids = [await pipeline.send(encode("CLIENT", "ID"), order=order).future for order in range(NUM_LINES)]
+        ids = [await pipeline.send(encode("CLIENT", "ID"), order=order).future for order in range(NUM_CONNECTIONS)]
         waiting = pipeline.send(encode("BLPOP", str(uuid4()), 0))
         await redis.client_kill_filter(_id=ids[0])
         with pytest.raises(Lost):
             await waiting.future
-        # The other line serves meanwhile.
+        # The other connection serves meanwhile.
         assert await pipeline.execute("PING") == b"PONG"
-        await seen.until_lines(NUM_LINES)
+        await seen.until_connections(NUM_CONNECTIONS)
         await redis.client_kill_filter(_id=ids[1])
-        await seen.until_lines(NUM_LINES - 1)
-        await seen.until_lines(NUM_LINES)
+        await seen.until_connections(NUM_CONNECTIONS - 1)
+        await seen.until_connections(NUM_CONNECTIONS)
     await redis.aclose()
 
 
 async def test_without_a_server_a_call_fails_at_once(tmp_path: Path) -> None:
     async with open_pipeline("redis://127.0.0.1:1/0") as (pipeline, seen):
-        assert seen.num_lines == 0
+        assert seen.num_connections == 0
         with pytest.raises(Lost):
             pipeline.send(encode("PING"))
 
@@ -297,7 +297,7 @@ async def test_a_late_answer_is_late_and_then_still_told(tmp_path: Path) -> None
 
 
 async def test_silence_is_told_long_before_the_deadline(tmp_path: Path) -> None:
-    """The calls are on one line, so the other one is probed."""
+    """The calls are on one connection, so the other one is probed."""
     valkey = ValkeyProcess(tmp_path)
     valkey.start()
     async with open_pipeline(valkey.url, deadline_s=5.0) as (pipeline, seen):
@@ -312,12 +312,14 @@ async def test_silence_is_told_long_before_the_deadline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_calls", "num_lines_that_answer"), [(SILENT_CALLS - NUM_LINES, 0), (4 * SILENT_CALLS, 1)], ids=["few", "one"]
+    ("num_calls", "num_that_answer"),
+    [(SILENT_CALLS - NUM_CONNECTIONS, 0), (4 * SILENT_CALLS, 1)],
+    ids=["few", "one"],
 )
-async def test_few_silent_calls_or_one_silent_line_wait_for_their_deadline(
-    num_calls: int, num_lines_that_answer: int
+async def test_few_silent_calls_or_one_silent_connection_wait_for_their_deadline(
+    num_calls: int, num_that_answer: int
 ) -> None:
-    num_answering = NUM_LINES
+    num_answering = NUM_CONNECTIONS
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal num_open
@@ -328,11 +330,14 @@ async def test_few_silent_calls_or_one_silent_line_wait_for_their_deadline(
 
     num_open = 0
     async with server(handler) as url, open_pipeline(url, deadline_s=0.5) as (pipeline, seen):
-        num_answering = num_lines_that_answer
+        num_answering = num_that_answer
         calls = [pipeline.send(encode("TIME"), order=order).future for order in range(num_calls)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert sum(isinstance(each, Late) for each in outcomes) == num_calls * (NUM_LINES - num_answering) // NUM_LINES
-        assert (seen.num_silences, seen.num_lines) == (0, NUM_LINES)
+        assert (
+            sum(isinstance(each, Late) for each in outcomes)
+            == num_calls * (NUM_CONNECTIONS - num_answering) // NUM_CONNECTIONS
+        )
+        assert (seen.num_silences, seen.num_connections) == (0, NUM_CONNECTIONS)
 
 
 async def test_nobody_waits_for_long_behind_others_calls(valkey: ValkeyProcess) -> None:
@@ -354,7 +359,7 @@ async def test_nobody_waits_for_long_behind_others_calls(valkey: ValkeyProcess) 
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         lost = [each for each in outcomes if isinstance(each, Lost)]
         assert lost and len(lost) + sum(isinstance(each, bytes) for each in outcomes) == len(outcomes)
-        assert (seen.num_late, seen.num_lines) == (0, NUM_LINES)
+        assert (seen.num_late, seen.num_connections) == (0, NUM_CONNECTIONS)
 
 
 async def test_a_distant_redis_is_not_taken_for_a_busy_one(valkey: ValkeyProcess) -> None:
@@ -374,7 +379,7 @@ async def test_a_distant_redis_is_not_taken_for_a_busy_one(valkey: ValkeyProcess
     async with server(distant) as url, open_pipeline(url, deadline_s=0.5) as (pipeline, seen):
         for _ in range(8):
             await asyncio.gather(*(pipeline.execute("ECHO", str(i)) for i in range(40)))
-        assert max(line.window for line in pipeline._lines if line is not None) == MAX_IN_FLIGHT
+        assert max(connection.window for connection in pipeline._connections if connection is not None) == MAX_IN_FLIGHT
         assert seen.num_late == 0
 
 
@@ -384,7 +389,7 @@ async def test_a_server_that_is_not_redis_is_left_alone() -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with server(handler) as url, open_pipeline(url, scripts=("return 1",)) as (pipeline, seen):
-        assert seen.num_lines == 0
+        assert seen.num_connections == 0
         with pytest.raises(Lost):
             pipeline.send(encode("PING"))
 
@@ -400,7 +405,7 @@ async def test_password_database_and_unix_socket_of_the_url_are_honoured(valkey:
         assert f"user={user}".encode() in info
         assert b"db=7" in info
     async with open_pipeline(url.replace("p%40ss", "wrong")) as (_, seen):
-        assert seen.num_lines == 0
+        assert seen.num_connections == 0
     await redis.aclose()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

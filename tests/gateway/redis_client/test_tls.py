@@ -18,8 +18,8 @@ class Silent:
 
     def note_late(self) -> None: ...
 
-    def note_lines(self, num_lines: int) -> None:
-        self.num_lines = num_lines
+    def note_connections(self, num_connections: int) -> None:
+        self.num_connections = num_connections
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +48,15 @@ def server_side(authority: trustme.CA, name: str) -> ssl.SSLContext:
     return context
 
 
-async def num_lines(url: str) -> int:
+async def num_connections(url: str) -> int:
     """How many connections the pipeline of the limits gets; it asks something over them."""
     watch = Silent()
     pipeline = Pipeline(url, deadline_s=5.0, scripts=(), watch=watch)
     await pipeline.connect()
-    if watch.num_lines:
+    if watch.num_connections:
         assert await pipeline.execute("PING") == b"PONG"
     pipeline.close()
-    return watch.num_lines
+    return watch.num_connections
 
 
 async def test_both_clients_speak_tls_to_a_server_whose_certificate_holds(
@@ -64,7 +64,7 @@ async def test_both_clients_speak_tls_to_a_server_whose_certificate_holds(
 ) -> None:
     async with freezing_proxy(valkey.port, tls=server_side(authority, "localhost")) as proxy:
         url = f"rediss://localhost:{proxy.port}/0?ssl_ca_certs={authority_file}"
-        assert await num_lines(url) == 2
+        assert await num_connections(url) == 2
         redis = connect_redis(url, deadline_s=5.0)
         assert await redis.ping()
         await redis.aclose()
@@ -84,4 +84,6 @@ async def test_a_certificate_that_does_not_hold_is_refused_unless_told_otherwise
     valkey: ValkeyProcess, authority: trustme.CA, authority_file: Path, name: str, options: str, expected: int
 ) -> None:
     async with freezing_proxy(valkey.port, tls=server_side(authority, name)) as proxy:
-        assert await num_lines(f"rediss://localhost:{proxy.port}/0{options.format(ca=authority_file)}") == expected
+        assert (
+            await num_connections(f"rediss://localhost:{proxy.port}/0{options.format(ca=authority_file)}") == expected
+        )

@@ -9,7 +9,7 @@ from gateway.upstream.streams.foreign import Choice, ForeignUsage, read_usage
 from protocol.accounting import ACCOUNTING_HEADER, Accounting, joint_reason
 
 
-class Whole(msgspec.Struct, frozen=True):
+class WholeAnswer(msgspec.Struct, frozen=True):
     """accounting: figures of our own workers. usage: figures of other servers. num_text_bytes: the size of the answer's
     text, if no completion tokens are reported. is_error: the body is an error although the status is 200."""
 
@@ -32,21 +32,21 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ACCOUNTING = msgspec.json.Decoder(Accounting)
 
 
-def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None, most_tokens: int) -> Whole:
+def read_whole(body: bytes, answer: Answer, *, is_own: bool, model: str | None, most_tokens: int) -> WholeAnswer:
     """model: the model name to put into the body; None passes the bytes through. most_tokens: the most that a foreign
     server's figures may be. Raises one of UNREADABLE, or TypeError, if the body is not an answer."""
     accounting = answer.header(ACCOUNTING_HEADER.encode()) if is_own else None
     if accounting is not None:
-        return Whole(body, accounting=_ACCOUNTING.decode(accounting))
+        return WholeAnswer(body, accounting=_ACCOUNTING.decode(accounting))
     read = _BODY.decode(body)
     if read.error is not None and not read.choices:
-        return Whole(body, is_error=True)
+        return WholeAnswer(body, is_error=True)
     if model is not None:
         body = msgspec.json.encode({**_FIELDS.decode(body), "model": model})
     reasons = [choice.reason for choice in read.choices or () if choice.reason]
     reason, usage = joint_reason(reasons) if reasons else None, read_usage(read.usage, most=most_tokens)
     num_text_bytes = 0 if usage is not None and usage.completion_tokens else _num_text_bytes(read.choices or [])
-    return Whole(body, usage=usage, finish_reason=reason, num_text_bytes=num_text_bytes)
+    return WholeAnswer(body, usage=usage, finish_reason=reason, num_text_bytes=num_text_bytes)
 
 
 def _num_text_bytes(choices: list[Choice]) -> int:

@@ -23,7 +23,7 @@ _ERROR = msgspec.json.Decoder(ErrorBody)
 MemberStream = WorkerStream | ForeignStream
 
 
-class Call:
+class MemberCall:
     """told: the token ids that members have reported for the answer so far. The creator must call `close`."""
 
     def __init__(

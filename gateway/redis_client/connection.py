@@ -28,7 +28,8 @@ TICKS = 10
 DROP_TICKS = 40 * TICKS
 """A connection whose oldest call has waited this long is closed: its path may be dead while a new one would work."""
 MAX_IN_FLIGHT = 256
-"""The bound on calls under way for all gateways together, on one line each. Redis needs 6 ms for them, 25 us a call."""
+"""The bound on calls under way for all gateways together, on one connection each. Redis needs 6 ms for them, 25 us a
+call."""
 MIN_IN_FLIGHT = 16
 """A single gateway's smallest bound while Redis answers quickly, however many gateways there are."""
 LEAST_IN_FLIGHT = 4
@@ -64,7 +65,7 @@ class Lost(RedisError):
 
 
 class Watch(Protocol):
-    """Judges from what the lines observe whether Redis is away. Called often, so it must be quick."""
+    """Judges from what the connections observe whether Redis is away. Called often, so it must be quick."""
 
     def note_answer(self) -> None:
         """An answer came in time."""
@@ -75,15 +76,16 @@ class Watch(Protocol):
         ...
 
     def note_silence(self) -> None:
-        """Nothing has come on any line for long, though something was asked on each. Called again while this lasts."""
+        """Nothing has come on any connection for long, though something was asked on each. Called again while this
+        lasts."""
         ...
 
-    def note_lines(self, num_lines: int) -> None:
+    def note_connections(self, num_connections: int) -> None:
         """The number of open connections has changed, or a connection attempt has failed."""
         ...
 
 
-class Line(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     def __init__(self, watch: Watch, *, deadline_s: float, scripts: tuple[str, ...]) -> None:
         self._loop = asyncio.get_running_loop()
         self._watch = watch
@@ -101,7 +103,7 @@ class Line(asyncio.Protocol):
         count for `watch`."""
         self.on_lost: Callable[[], None] | None = None
         self.on_silent: Callable[[], None] | None = None
-        """Called at each tick while the line is silent."""
+        """Called at each tick while the connection is silent."""
         self._transport: asyncio.WriteTransport | None = None
         self._replies = Replies()
         self._queue: deque[Call] = deque()
@@ -142,7 +144,7 @@ class Line(asyncio.Protocol):
         self._window = min(self._window, max_in_flight)
 
     def send(self, command: bytes, group: Group | None = None, num_parts: int = 0, *, at_once: bool = False) -> Call:
-        """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the line is not open.
+        """`call.future` gets the reply, Late, Lost, or ResponseError. Raises Lost when the connection is not open.
 
         at_once: without waiting for others to leave with, unless some are waiting already.
         """
@@ -344,7 +346,7 @@ def _make_late(call: Call) -> bool:
 
 
 def ignore_outcome(future: "asyncio.Future[Reply]") -> None:
-    """For a call whose answer nobody waits for. The line itself judges failures."""
+    """For a call whose answer nobody waits for. The connection itself judges failures."""
     if not future.cancelled():
         future.exception()
 
