@@ -4,6 +4,7 @@
 
 Starts a worker with random weights. The other tenant, of the same class, keeps `--flood` requests open all the time,
 more than run at once. Both phases are measured in one run. The promise is at most twice the time alone plus one step.
+Prints one JSON line; exits 1 if the promise is broken.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 from benchmarks.engine.client import Stream, complete
 from benchmarks.engine.models import SHAPES, make_model
 from benchmarks.engine.servers import Server, running_server
+from benchmarks.gateway.report import Gate, Report, Row
 from benchmarks.platform import end_on_sigterm
 
 KEY = "benchmark"
@@ -24,17 +26,20 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 64, 8
 FLOOD_PROMPT_TOKENS, FLOOD_OUTPUT_TOKENS = 128, 128
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SHAPES, default="tiny")
     parser.add_argument("--seconds", type=int, default=30, help="of each of the two halves")
     parser.add_argument("--flood", type=int, default=100, help="requests that the other tenant keeps open")
     arguments = parser.parse_args()
     end_on_sigterm()
-    asyncio.run(measure(arguments))
+    report = Report()
+    report.add(asyncio.run(measure(arguments)))
+    report.print_table()
+    return 0 if report.has_passed else 1
 
 
-async def measure(arguments: argparse.Namespace) -> None:
+async def measure(arguments: argparse.Namespace) -> Row:
     async with running_server("fairness", WORKER, make_model(arguments.model), key=KEY) as server:
         await ask_each_second(server, 3)  # warm-up
         alone = await ask_each_second(server, arguments.seconds)
@@ -48,12 +53,20 @@ async def measure(arguments: argparse.Namespace) -> None:
             for task in tasks:
                 task.cancel()
     step_ms = statistics.median(stream.tpot_ms or 0.0 for stream in flood)
-    print(f"{'':<10} {'p50 ms':>8} {'p95 ms':>8}   time to first token")
-    for name, streams in (("alone", alone), ("beside", beside)):
-        print(f"{name:<10} {ttft_ms(streams, 0.5):>8.1f} {ttft_ms(streams, 0.95):>8.1f}")
-    promised_ms = 2 * ttft_ms(alone, 0.95) + step_ms
-    print(f"one step of the flood: {step_ms:.1f} ms (median time per output token)")
-    print(f"p95 beside / (2 x p95 alone + one step): {ttft_ms(beside, 0.95) / promised_ms:.2f} (promised: at most 1)")
+    return Row(
+        benchmark="fairness.ttft_p95_beside_a_flood",
+        unit="ms",
+        value=ttft_ms(beside, 0.95),
+        yardstick=2 * ttft_ms(alone, 0.95) + step_ms,
+        ratio=ttft_ms(beside, 0.95) / (2 * ttft_ms(alone, 0.95) + step_ms),
+        gate=Gate("<=", 1, of="ratio"),
+        details={
+            "alone_p50_ms": ttft_ms(alone, 0.5),
+            "alone_p95_ms": ttft_ms(alone, 0.95),
+            "beside_p50_ms": ttft_ms(beside, 0.5),
+            "step_ms": step_ms,
+        },
+    )
 
 
 async def ask_each_second(server: Server, seconds: int) -> list[Stream]:
@@ -83,4 +96,4 @@ def ttft_ms(streams: list[Stream], quantile: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,7 +3,8 @@
     python -m benchmarks.long_prompt [--model tiny] [--tokens 131000] [--streams 8]
 
 Starts a worker with random weights. `--streams` clients request 128 tokens each, again and again. The promise is that
-the p99 of their time per output token, while the long prompt is computed, is at most twice that before.
+the p99 of their time per output token, while the long prompt is computed, is at most twice that before. Prints one JSON
+line; exits 1 if the promise is broken.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 from benchmarks.engine.client import Stream, complete
 from benchmarks.engine.models import SHAPES, make_model
 from benchmarks.engine.servers import Server, running_server
+from benchmarks.gateway.report import Gate, Report, Row
 from benchmarks.platform import end_on_sigterm
 
 WORKER = f"{sys.executable} -m tiergate worker --model {{model}} --port {{port}}"
@@ -22,7 +24,7 @@ WARM_UP_S = 3.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 32, 128
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SHAPES, default="tiny")
     parser.add_argument("--tokens", type=int, default=131_000)
@@ -30,10 +32,13 @@ def main() -> None:
     parser.add_argument("--before", type=float, default=20.0, help="seconds to measure without the prompt")
     arguments = parser.parse_args()
     end_on_sigterm()
-    asyncio.run(measure(arguments))
+    report = Report()
+    report.add(asyncio.run(measure(arguments)))
+    report.print_table()
+    return 0 if report.has_passed else 1
 
 
-async def measure(arguments: argparse.Namespace) -> None:
+async def measure(arguments: argparse.Namespace) -> Row:
     long_prompt = random.Random(0).choices(VOCAB, k=arguments.tokens)
     async with running_server("long-prompt", WORKER, make_model(arguments.model)) as server:
         streams: list[Stream] = []
@@ -49,11 +54,22 @@ async def measure(arguments: argparse.Namespace) -> None:
     beside = tpots_ms(
         [each for each in streams if answer.started_at < each.first_at and each.ended_at < answer.first_at]
     )
-    print(f"prompt of {arguments.tokens} tokens: first token after {answer.ttft_ms / 1e3:.1f} s")
-    print(f"{'':<8} {'p50 ms':>8} {'p99 ms':>8} {'streams':>8}   time per output token")
-    for name, values in (("before", before), ("beside", beside)):
-        print(f"{name:<8} {quantile(values, 0.5):>8.2f} {quantile(values, 0.99):>8.2f} {len(values):>8}")
-    print(f"p99 beside / before: {quantile(beside, 0.99) / quantile(before, 0.99):.2f} (promised: at most 2)")
+    return Row(
+        benchmark="long_prompt.tpot_p99_of_streams_beside",
+        unit="ms",
+        value=quantile(beside, 0.99),
+        yardstick=quantile(before, 0.99),
+        ratio=quantile(beside, 0.99) / quantile(before, 0.99),
+        gate=Gate("<=", 2, of="ratio"),
+        details={
+            "prompt_tokens": arguments.tokens,
+            "first_token_s": answer.ttft_ms / 1e3,
+            "before_p50_ms": quantile(before, 0.5),
+            "beside_p50_ms": quantile(beside, 0.5),
+            "streams_before": len(before),
+            "streams_beside": len(beside),
+        },
+    )
 
 
 async def keep_asking(server: Server, streams: list[Stream], seed: int) -> None:
@@ -73,4 +89,4 @@ def quantile(values: list[float], share: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
