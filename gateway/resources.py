@@ -306,7 +306,7 @@ async def open_services(
             await trail.write()
             await last_used.write()
             await rehasher.write()
-        await limiter.settlements.drain_once()
+        await limiter.settlements.drain()
         with contextlib.suppress(*AWAY):
             await leases.leave()
 

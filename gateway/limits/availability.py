@@ -5,6 +5,9 @@ connection at all, if all connections fall silent at once, or after LATE_IN_A_RO
 time between them. (The first missed deadline starts PINGs, so that silence is distinguished from a single slow answer
 within two deadlines, even if there are no other commands.) Redis is back after ANSWERS_TO_RETURN PINGs in a row were
 answered in time; more are needed if Redis has only just been back.
+
+If answers come after a silence before any deadline is missed, Redis has only paused, and may do so again: it may wait
+for a core, or fork. Then silence alone does not count for PAUSE_S.
 """
 
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from collections.abc import Callable
 LATE_IN_A_ROW = 3
 ANSWERS_TO_RETURN = 2
 MAX_ANSWERS_TO_RETURN = 32
+PAUSE_S = 60.0
 CALM_S = 10.0
 """After being back for this long, the next return needs no more answers than the first."""
 
@@ -35,6 +39,9 @@ class Availability:
         self._num_answers = 0
         self._answers_to_return = ANSWERS_TO_RETURN
         self._returned_at = float("-inf")
+        self._silence_counts_from = float("-inf")
+        self._answers_after_pause: int | None = None
+        """While a silence may still turn out to be a pause: how many answers it then takes to return."""
         self.is_away = True
         """Starts as away, because there is no connection yet."""
 
@@ -48,26 +55,34 @@ class Availability:
         return self.is_away and self._num_connections > 0 and self._num_answers >= self._answers_to_return
 
     def note_answer(self) -> None:
+        if self._answers_after_pause is not None:
+            self._answers_to_return, self._answers_after_pause = self._answers_after_pause, None
+            self._silence_counts_from = self._clock() + PAUSE_S
         self._num_late = 0
         self._num_answers += 1
 
     def note_late(self) -> None:
         self._num_late += 1
         self._num_answers = 0
+        self._answers_after_pause = None
         if self._num_late >= LATE_IN_A_ROW:
             self._go_away()
         self._on_trouble()
 
     def note_silence(self) -> None:
         """No connection has brought anything for long, though something was asked on each."""
-        self._num_answers = 0
+        if self.is_away or self._clock() < self._silence_counts_from:
+            return
+        answers_after_pause = self._answers_to_return
         self._go_away()
+        self._answers_after_pause = answers_after_pause
         self._on_trouble()
 
     def note_connections(self, num_connections: int) -> None:
         self._num_connections = num_connections
         if num_connections == 0:
             self._num_answers = 0
+            self._answers_after_pause = None
             self._go_away()
             self._on_trouble()
 

@@ -72,6 +72,14 @@ class Settlements:
             self._send_one(self._waiting[0])
             self._waiting.popleft()
 
+    async def drain(self) -> None:
+        """Send all that are waiting, until none is left or nothing more gets through."""
+        await self._answered()
+        num_before = len(self._waiting) + 1
+        while 0 < len(self._waiting) < num_before:
+            num_before = len(self._waiting)
+            await self.drain_once()
+
     async def drain_once(self, *, is_forced: bool = False) -> None:
         """Send the settlements that are waiting now, and wait until all sent ones are answered. Those that cannot be
         sent stay waiting."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.availability import ANSWERS_TO_RETURN, CALM_S, LATE_IN_A_ROW, Availability
+from gateway.limits.availability import ANSWERS_TO_RETURN, CALM_S, LATE_IN_A_ROW, PAUSE_S, Availability
 
 NUM_CONNECTIONS = 2
 events = st.lists(
@@ -48,14 +48,19 @@ def test_away_takes_several_late_answers_in_a_row_silence_or_no_connection(seque
     clock = Clock()
     availability = there(clock)
     num_late, num_connections = 0, NUM_CONNECTIONS
+    may_be_pause, silence_counts_from = False, 0.0
     for event in sequence:
         was_away = availability.is_away
         play(availability, clock, event)
         num_late = {"late": num_late + 1, "answer": 0, "return": num_late if not was_away else 0}.get(event, num_late)
         num_connections = {"lost": 0, "one left": 1, "all there": NUM_CONNECTIONS}.get(event, num_connections)
         if not was_away:
-            is_over = num_late >= LATE_IN_A_ROW or num_connections == 0 or event == "silence"
-            assert availability.is_away == is_over
+            may_be_pause = event == "silence" and clock.now >= silence_counts_from
+            assert availability.is_away == (num_late >= LATE_IN_A_ROW or num_connections == 0 or may_be_pause)
+        elif may_be_pause and event == "answer":
+            may_be_pause, silence_counts_from = False, clock.now + PAUSE_S
+        elif event in ("late", "lost"):
+            may_be_pause = False
 
 
 @given(events)
@@ -107,6 +112,35 @@ def test_whoever_falls_back_at_once_returns_later() -> None:
     for _ in range(ANSWERS_TO_RETURN):
         availability.note_answer()
     assert availability.can_return
+
+
+def test_after_a_pause_silence_does_not_count_and_the_return_is_no_later() -> None:
+    clock = Clock()
+    availability = there(clock)
+    for _ in range(3):
+        availability.note_silence()
+        assert availability.is_away
+        for _ in range(ANSWERS_TO_RETURN):
+            assert not availability.can_return
+            availability.note_answer()
+        availability.note_returned()
+        availability.note_silence()
+        assert not availability.is_away
+        clock.now += PAUSE_S
+
+
+def test_a_silence_that_outlasts_the_deadline_is_an_outage() -> None:
+    clock = Clock()
+    availability = there(clock)
+    for needed in (4, 8):
+        availability.note_silence()
+        availability.note_late()
+        for _ in range(needed):
+            assert not availability.can_return
+            availability.note_answer()
+        availability.note_returned()
+    availability.note_silence()
+    assert availability.is_away
 
 
 def test_trouble_is_told_when_it_begins() -> None:

@@ -340,6 +340,28 @@ async def test_few_silent_calls_or_one_silent_connection_wait_for_their_deadline
         assert (seen.num_silences, seen.num_connections) == (0, NUM_CONNECTIONS)
 
 
+async def test_a_distant_redis_and_one_that_answers_in_part_are_not_silent() -> None:
+    """The first answers after seven tenths of the deadline, always. The second answers one call every three tenths."""
+    is_distant = True
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**20):
+            if is_distant:
+                asyncio.get_running_loop().call_later(0.7, writer.write, b"+OK\r\n" * data.count(b"*"))
+            else:
+                for _ in range(data.count(b"*")):
+                    writer.write(b"+OK\r\n")
+                    await asyncio.sleep(0.3)
+
+    for is_distant in (True, False):
+        async with server(handler) as url, open_pipeline(url, deadline_s=1.0) as (pipeline, seen):
+            calls = [pipeline.send(encode("TIME"), order=order).future for order in range(4 * SILENT_CALLS)]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            num_late = sum(isinstance(each, Late) for each in outcomes)
+            assert num_late == 0 if is_distant else 0 < num_late < len(calls)
+            assert seen.num_silences == 0
+
+
 async def test_nobody_waits_for_long_behind_others_calls(valkey: ValkeyProcess) -> None:
     """A Redis that answers in time, but not as many as are asked: the rest is given up instead of waiting for ever."""
 
