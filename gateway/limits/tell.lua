@@ -30,6 +30,14 @@ local function note(id, record)
   changed[#changed + 1], changed[#changed + 2] = id, record
 end
 
+local function add(scope, field, amount, periods, ended_at)
+  if periods == 'always' then
+    add_to_period(scope, field, amount)
+  elseif periods == 'seeded' and scope.values[field][2] >= 0 then
+    add_late(scope, field, amount, ended_at)
+  end
+end
+
 for i = 5, #ARGV, 7 do
   local id, tokens, cost, at = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), now - tonumber(ARGV[i + 3])
   local is_live, periods, ended_at = ARGV[i + 4] == 'live', ARGV[i + 5], now - tonumber(ARGV[i + 6])
@@ -52,20 +60,13 @@ for i = 5, #ARGV, 7 do
     end
     for s = 1, num_scopes do
       local scope = scopes[s]
-      local function add(field, amount)
-        if periods == 'always' then
-          add_to_period(scope, field, amount)
-        elseif periods == 'seeded' and scope.values[field][2] >= 0 then
-          add_late(scope, field, amount, ended_at)
-        end
-      end
       scope.is_changed, scope.is_kept, scope.is_new = true, true, false
       if is_live then scope.live = scope.live + 1 end
       -- A swept request is still counted in the window, and reserved on day and month.
       if not is_swept then
         if now - at < window_us then count(scope, slot, at, tokens) end
-        if flags[s] % 2 == 1 then add(day_field, tokens) end
-        if flags[s] >= 2 then add(month_field, cost) end
+        if flags[s] % 2 == 1 then add(scope, day_field, tokens, periods, ended_at) end
+        if flags[s] >= 2 then add(scope, month_field, cost, periods, ended_at) end
       end
     end
     answers[#answers + 1] = '1'

@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 
 NUM_CONNECTIONS = 2
 SILENT_TICKS = TICKS // 2
-"""Redis is silent if one connection has been for this long, and the others for OTHERS_SILENT_TICKS. On a busy machine,
-while Redis waits for a core, they are silent for up to two ticks."""
+"""Redis is silent if one connection has been for this long, and the others for OTHERS_SILENT_TICKS. In
+`benchmarks.limits`, with a core taken away, answers are two ticks old at most."""
 OTHERS_SILENT_TICKS = 2
 SILENT_CALLS = 16
 """How many calls must be unanswered. Fewer can wait for their deadlines, because they cost little afterwards."""
