@@ -4,9 +4,10 @@ import asyncio
 import atexit
 import functools
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def make_settings(folder: Path, redis_url: str, **fields: Any) -> GatewaySetting
 
 def copy_database(path: Path) -> None:
     """Make a new, migrated database. Not for the thread of an event loop, since Alembic starts a loop of its own."""
+    assert not path.with_name(f"{path.name}-wal").exists(), f"somebody has {path} open"
     shutil.copyfile(_migrated(), path)
 
 
@@ -93,7 +95,13 @@ async def running_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     if settings.database_url == "":
         await asyncio.to_thread(copy_database, settings.data_dir / "tiergate.db")
-    listener = bind(settings)
+    with closing(bind(settings)) as listener:
+        async with _serving(settings, listener) as gateway:
+            yield gateway
+
+
+@asynccontextmanager
+async def _serving(settings: GatewaySettings, listener: socket.socket) -> AsyncIterator[Gateway]:
     started: asyncio.Future[tuple[uvicorn.Server, Services]] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(

@@ -20,6 +20,6 @@ async def plain(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]
 @pytest.fixture
 async def proxied(tmp_path: Path, valkey: ValkeyProcess) -> AsyncIterator[Gateway]:
     """A gateway that trusts this machine's proxy, and allows pages of another site by CORS."""
-    settings = make_settings(tmp_path, valkey.url, trusted_proxies=TRUSTED_PROXY, cors_origins=CORS_ORIGIN)
+    settings = make_settings(tmp_path / "proxied", valkey.url, trusted_proxies=TRUSTED_PROXY, cors_origins=CORS_ORIGIN)
     async with running_gateway(settings) as running:
         yield running
