@@ -119,8 +119,9 @@ class Connection(RequestParsing):
         num_before = self.num_parsed
         self._await_head()
         self._receive(data)
-        if self._parsing == BETWEEN and self.num_parsed == num_before + 1 and self._active is self.cycle:
-            # The whole request came in one piece, as small requests do.
+        is_whole = self._parsing == BETWEEN and self.num_parsed == num_before + 1
+        if is_whole and self._active in (None, self.cycle):
+            # The whole request came in one piece, as small requests do. It may be refused already.
             self._num_new_heads += num_before > 0
             self._known_head = known_head(data, self.scope) if num_before and self.cycle.keep_alive else None
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.http.answer import REQUEST_BODY
 from gateway.http.connection import Connection
+from gateway.http.errors import Unavailable
 from gateway.http.known_head import known_head
+from gateway.http.refusal import refusal_of
 from tests.support.front_doors import DEADLINE_S, Client, Served, answer, read_body, request, served
 
 HEADERS = (
@@ -94,6 +96,23 @@ async def test_what_follows_a_repeated_head_is_read_as_ever() -> None:
         await client.send(first.replace(b"Length: 3", b"Length: +3"))
         received = await client.read_all()
         assert received.startswith(b"HTTP/1.1 400"), received
+
+
+async def test_a_head_whose_request_was_refused_is_remembered_too() -> None:
+    """Under overload a new connection may see nothing but refusals, which must cost as little as on an old one."""
+    async with served() as door:
+        door.door.turn_away = lambda _scope: refusal_of(Unavailable("busy", retry_after_s=1))
+        client = await door.send()
+        for _ in range(5):
+            await client.send(request("POST", "/", body=b"abc"))
+            assert (await client.read_answer())[0] == 503
+        (connection,) = door.server.server_state.connections
+        assert isinstance(connection, Connection)
+        assert connection.num_parsed == 2
+        door.door.turn_away = None
+        await ask(client, request("POST", "/", body=b"abcde"), in_two=False)
+        assert (connection.num_parsed, door.bodies) == (2, [b"abcde"])
+        client.close()
 
 
 @pytest.mark.parametrize(
