@@ -27,7 +27,9 @@ _log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 LEAST_PAUSE_S = 0.2
 FRESH_S = 2.0
-"""A revoked key is refused everywhere after this time, as long as the database answers."""
+"""A revoked key is refused everywhere after this time, as long as the database answers. It counts from
+an answer, which comes late where our loop lags, and is longer than the time to the next answer or to the alarm of a
+silent database. Otherwise requests of known keys would wait, and under overload could not be refused cheaply."""
 STALE_S = 600.0
 """How long known keys keep working while the database is away."""
 IDLE_S = 600.0
@@ -232,7 +234,7 @@ class Keyring:
             alarm.cancel()
         self._is_away = False
         # A query that began before `forget` may have read the state before the change.
-        fresh_until = asked_at + FRESH_S if num_forgotten == self._num_forgotten else _NEVER
+        fresh_until = self._clock() + FRESH_S if num_forgotten == self._num_forgotten else _NEVER
         found = set()
         for row in map(KeyFields._make, rows):
             found.add(row.prefix)

@@ -17,60 +17,91 @@ class LookupFailed(Exception):
     """The database did not answer, or not in time."""
 
 
+class _Lookup:
+    """The read of one prefix, for which thousands of requests may wait. A shared `asyncio.Future` searches all of its
+    callbacks for every waiter that gives up, which took whole seconds of the event loop under overload."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._error: BaseException | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def end(self, error: BaseException | None = None) -> None:
+        if not self.is_over:
+            self.is_over, self._error = True, error
+            for waiter in self._waiters:
+                _wake(waiter)
+
+    async def wait(self, *, within_s: float) -> bool:
+        """Whether the read is over. Raises its error."""
+        if not self.is_over:
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
+            timer = loop.call_later(within_s, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiters.discard(waiter)
+        if self._error is not None:
+            # Without the tracebacks of all who raised it before.
+            raise self._error.with_traceback(None)
+        return self.is_over
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class Lookups:
     """`read` is called with the prefixes of one query; a caller waits only for the query that holds its prefix."""
 
     def __init__(self, read: Callable[[Collection[str]], Awaitable[None]]) -> None:
         self._read = read
-        self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._asked: dict[str, asyncio.Future[None]] = {}
+        self._waiting: dict[str, _Lookup] = {}
+        self._asked: dict[str, _Lookup] = {}
         self._readers: set[asyncio.Task[None]] = set()
 
     async def wait_for(self, prefix: str, *, patience_s: float) -> None:
         """Wait until the prefix has been read. Raises LookupFailed; after a timeout the read still goes on."""
-        future = self._asked.get(prefix) or self._waiting.get(prefix) or self._enqueue(prefix)
+        lookup = self._asked.get(prefix) or self._waiting.get(prefix) or self._enqueue(prefix)
         for _ in range(_NUM_LOOKS):
-            if (await asyncio.wait([future], timeout=patience_s / _NUM_LOOKS))[0]:
-                break
-        if not future.done() or future.cancelled():
-            raise LookupFailed(f"no answer within {patience_s:g} s")
-        future.result()
+            if await lookup.wait(within_s=patience_s / _NUM_LOOKS):
+                return
+        raise LookupFailed(f"no answer within {patience_s:g} s")
 
     def forget(self) -> None:
         """Later callers wait for a query that begins after this call."""
         self._asked.clear()
 
-    def _enqueue(self, prefix: str) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Waiters may have left; this marks the outcome as seen.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._waiting[prefix] = future
+    def _enqueue(self, prefix: str) -> _Lookup:
+        self._waiting[prefix] = lookup = _Lookup()
         if len(self._waiting) > MAX_WAITING:
             # Drop the oldest: its client has waited longest, and the newest may be a real key.
             oldest = next(iter(self._waiting))
-            self._waiting.pop(oldest).set_exception(LookupFailed("too many unknown keys"))
+            self._waiting.pop(oldest).end(LookupFailed("too many unknown keys"))
         if len(self._readers) < MAX_READERS:
             # A task of its own, because the request that asks first may be cancelled while others wait with it. The
             # task ends when nobody waits, and passes a failure on to each waiter.
             reader = asyncio.create_task(self._read_waiting(), name="key-lookups")
             self._readers.add(reader)
             reader.add_done_callback(self._readers.discard)
-        return future
+        return lookup
 
     async def _read_waiting(self) -> None:
         while batch := dict(islice(self._waiting.items(), BATCH)):
             for prefix in batch:
                 self._asked[prefix] = self._waiting.pop(prefix)
+            error: BaseException | None = LookupFailed("the reading was cancelled")
             try:
                 await self._read(batch)
-            except Exception as error:
-                for future in batch.values():
-                    future.set_exception(error)
-            else:
-                for future in batch.values():
-                    future.set_result(None)
+                error = None
+            except Exception as failed:
+                error = failed
             finally:
-                for prefix, future in batch.items():
-                    future.cancel()
-                    if self._asked.get(prefix) is future:
+                for prefix, lookup in batch.items():
+                    lookup.end(error)
+                    if self._asked.get(prefix) is lookup:
                         del self._asked[prefix]

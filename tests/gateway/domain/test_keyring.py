@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.database import Sessions, open_sessions
-from gateway.domain.keys.keyring import FRESH_S, STALE_S, Keyring
+from gateway.domain.keys.keyring import AWAY_AFTER_S, FRESH_S, REFRESH_S, STALE_S, Keyring
 from gateway.domain.keys.lookups import BATCH, MAX_READERS
 from gateway.domain.keys.queries import keys_of
 from gateway.domain.keys.secret import hash_key, is_same_hash, lookup_prefix, make_key
@@ -205,9 +205,26 @@ async def test_a_hanging_database_costs_the_first_request_a_moment_and_the_next_
     await revoke_all(gated.sessions)
     gated.gate.set()
     clock.now += 60
-    await eventually(lambda: keyring.known(HEADER) is None)
+    async with refreshing(keyring):
+        await eventually(lambda: keyring.known(HEADER) is None)
     with pytest.raises(Unauthenticated):
         await keyring.authenticate(HEADER)
+
+
+async def test_a_known_key_stays_known_where_a_busy_event_loop_hears_the_database_late(gated: GatedSessions) -> None:
+    clock = Clock()
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
+    await keyring.authenticate(HEADER)
+    clock.now += FRESH_S
+    gated.gate.clear()
+    reading = asyncio.create_task(keyring.authenticate(HEADER))
+    await eventually(lambda: gated.num_held)
+    clock.now += FRESH_S - 0.1
+    gated.gate.set()
+    await reading
+    # The next answer, or the alarm of a silent database, comes sooner than this.
+    clock.now += REFRESH_S + AWAY_AFTER_S
+    assert keyring.known(HEADER) is not None
 
 
 async def test_a_change_during_a_reading_is_not_overlooked(gated: GatedSessions) -> None:
