@@ -27,8 +27,12 @@ MAX_ACCOUNTS = 20_000
 """How many accounts are kept, apart from those used in the last minute. An end user's account takes 4 KB."""
 
 
-class Entry(msgspec.Struct, eq=False):
-    """A request that was asked for or admitted here. Tokens and cost are the reserved ones until it is closed."""
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """A request that was asked for or admitted here. Tokens and cost are the reserved ones until it is closed.
+
+    Not seen by Python's garbage collector, which would scan those of a whole minute and stop the event loop meanwhile.
+    It is not needed: an account is dropped only without entries.
+    """
 
     admission: Admission
     terms: Terms
@@ -71,6 +75,8 @@ class Account:
     """The closed sums when the ledger was last compared with Redis."""
     registration: int = -1
     """The number of this gateway's registration under which Redis was told that it serves the tenant."""
+    alone: "tuple[Account, ...]" = ()
+    """The account itself, as the only one of most requests. The garbage collector would see one for each entry."""
 
     def forget_before(self, horizon: float) -> None:
         self.horizon = horizon
@@ -241,7 +247,8 @@ class LocalLimiter:
         now = self._clock() if now is None else now
         tenant = self._account(admission.tenant_id, TENANT, now)
         if not admission.inner_scopes:
-            return (tenant,)
+            tenant.alone = tenant.alone or (tenant,)
+            return tenant.alone
         inner = (self._account(admission.tenant_id, scope.name, now) for scope in admission.inner_scopes)
         return (tenant, *inner)
 
@@ -268,6 +275,7 @@ class LocalLimiter:
                 account.forget_before(now - self._window_s)
                 if not account.entries:
                     del self._accounts[key]
+                    account.alone = ()
                 return
 
     def _terms(self, admission: Admission, innermost: Account) -> Terms:

@@ -17,7 +17,7 @@ TENANT = "tenant"
 """The name of the scope that every request has."""
 
 
-class Admission(msgspec.Struct, frozen=True):
+class Admission(msgspec.Struct, frozen=True, gc=False):
     """A request that asks for admission, with at most `tokens` (prompt and answer) and a cost of at most
     `cost_nanousd`."""
 
