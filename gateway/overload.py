@@ -4,6 +4,9 @@ Two quantities are measured, both of this process alone. One is the event loop's
 handled. The other is the number of requests in preparation: read, but not yet sent to a member. Requests that wait for
 a slow store count among these only up to the store's deadline, and the bounds have room for them (2,000 a second for
 0.1 s are 200).
+
+A burst may fill the bound on the second. A queue that stays at its bound only makes every admitted request wait, so
+after `BURST_BEATS` of refusals the bound is half as high (the idea of CoDel, Nichols and Jacobson 2012).
 """
 
 import asyncio
@@ -15,6 +18,10 @@ from gateway.http.errors import Saturated
 from gateway.metrics import PRIORITY_CLASSES, Metrics
 
 BEAT_S = 0.05
+BURST_BEATS = 40
+"""2 s, or more on a loop that lags. Thousands of streams may open within a burst."""
+_QUIET_BEATS = 10
+"""After so many beats without a refusal, the next one begins a new burst."""
 _UNKNOWN = len(PRIORITY_CLASSES) - 1
 RETRY_AFTER_S = (1, 2, 3)
 """One of these is chosen at random, so that clients refused together do not come back together."""
@@ -27,8 +34,8 @@ class Bounds:
     lag_s: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1, 1.0)
     """A class is refused once the lag reaches its value, until the lag falls below half of it."""
     preparing: tuple[int, ...] = (600, 500, 400, 300, 2400)
-    """A class is refused from this many requests in preparation. At 0.3 ms each, 600 are 0.2 s of work, during which
-    the loop iterates several times."""
+    """A class is refused from this many requests in preparation, after a burst from half as many. At 0.3 ms each, 600
+    are 0.2 s of work, during which the loop iterates several times."""
 
 
 class LoopLag:
@@ -48,13 +55,27 @@ class Shedder:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._is_lagging = [False] * len(bounds.lag_s)
+        self._preparing = list(bounds.preparing)
+        self._quiet_beats = [_QUIET_BEATS] * len(bounds.preparing)
+        self._refusing_beats = [0] * len(bounds.preparing)
 
-    def note_lag(self, lag_s: float) -> None:
+    def note_beat(self, lag_s: float) -> None:
         for index, bound_s in enumerate(self._bounds.lag_s):
             self._is_lagging[index] = lag_s >= (bound_s / 2 if self._is_lagging[index] else bound_s)
+        is_standing = False
+        for index in range(_UNKNOWN):
+            is_quiet = self._quiet_beats[index] >= _QUIET_BEATS
+            self._quiet_beats[index] += 1
+            self._refusing_beats[index] = 0 if is_quiet else self._refusing_beats[index] + 1
+            # Also for all lower classes, which must not be refused after this one.
+            is_standing = is_standing or self._refusing_beats[index] > BURST_BEATS
+            self._preparing[index] = self._bounds.preparing[index] // (2 if is_standing else 1)
+
+    def note_refusal(self, index: int) -> None:
+        self._quiet_beats[index] = 0
 
     def refuses(self, index: int, *, num_preparing: int) -> bool:
-        return self._is_lagging[index] or num_preparing >= self._bounds.preparing[index]
+        return self._is_lagging[index] or num_preparing >= self._preparing[index]
 
 
 class OverloadGuard:
@@ -102,7 +123,7 @@ class OverloadGuard:
 
     def note_beat(self, lateness_s: float) -> None:
         self._lag.note(lateness_s)
-        self._shedder.note_lag(self._lag.lag_s)
+        self._shedder.note_beat(self._lag.lag_s)
         self._metrics.loop_lag.set(self._lag.lag_s)
 
     async def beat_forever(self) -> None:
@@ -126,6 +147,7 @@ class OverloadGuard:
     def _counts_refusal(self, index: int) -> bool:
         if not self._refuses(index):
             return False
+        self._shedder.note_refusal(index)
         self._metrics.overload_refusals.add((PRIORITY_CLASSES[index],))
         return True
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.http.errors import Saturated
 from gateway.metrics import PRIORITY_CLASSES, Metrics
-from gateway.overload import BEAT_S, Bounds, LoopLag, OverloadGuard, Shedder
+from gateway.overload import BEAT_S, BURST_BEATS, Bounds, LoopLag, OverloadGuard, Shedder
 
 PRIORITIES = range(4)
 LATENESS_S = st.floats(0, 5)
@@ -34,16 +34,48 @@ def num_refusals(metrics: Metrics, name: str) -> float:
     return samples["tiergate_overload_refusals_total", (("class", name),)]
 
 
-@given(st.lists(LATENESS_S), st.integers(0, 2000))
-def test_a_class_is_never_refused_before_a_lower_one(beats: list[float], num_preparing: int) -> None:
+@given(st.lists(LATENESS_S), st.integers(0, 2000), st.lists(st.sampled_from(PRIORITIES)), st.integers(0, 60))
+def test_a_class_is_never_refused_before_a_lower_one(
+    beats: list[float], num_preparing: int, refusals: list[int], num_rounds: int
+) -> None:
     lag, shedder = LoopLag(), Shedder(Bounds())
     for lateness_s in beats:
         lag.note(lateness_s)
-        shedder.note_lag(lag.lag_s)
+        shedder.note_beat(lag.lag_s)
+    for _ in range(num_rounds):
+        for priority in refusals:
+            shedder.note_refusal(priority)
+        shedder.note_beat(lag.lag_s)
     refused = [shedder.refuses(priority, num_preparing=num_preparing) for priority in PRIORITIES]
     assert refused == sorted(refused)
     # Whoever has shown no key may be enterprise.
     assert not shedder.refuses(len(PRIORITY_CLASSES) - 1, num_preparing=num_preparing) or all(refused)
+
+
+def test_a_burst_may_fill_the_bound_and_a_queue_that_stays_half_of_it() -> None:
+    shedder, bounds = Shedder(Bounds()), Bounds().preparing
+
+    def refused_from(priority: int) -> int:
+        return next(count for count in range(5000) if shedder.refuses(priority, num_preparing=count))
+
+    def go_on(*, beats: int, gap: int = 1) -> None:
+        for beat in range(beats):
+            if beat % gap == 0:
+                shedder.note_refusal(1)
+            shedder.note_beat(0.0)
+
+    go_on(beats=BURST_BEATS)
+    assert [refused_from(priority) for priority in range(5)] == list(bounds)
+    # A moment without refusals does not make it another burst.
+    go_on(beats=10, gap=5)
+    assert [refused_from(priority) for priority in range(5)] == [
+        bounds[0], bounds[1] // 2, bounds[2] // 2, bounds[3] // 2, bounds[4]
+    ]  # fmt: skip
+    for _ in range(20):
+        shedder.note_beat(0.0)
+    assert [refused_from(priority) for priority in range(5)] == list(bounds)
+    go_on(beats=BURST_BEATS)
+    assert refused_from(1) == bounds[1]
 
 
 @given(st.lists(LATENESS_S))
@@ -76,11 +108,11 @@ def test_lag_about_a_bound_does_not_flicker(priority: int, factors: list[float])
     """Refused since the bound was reached, a class stays refused until the lag is half of it."""
     bound_s = Bounds().lag_s[priority]
     shedder = Shedder(Bounds())
-    shedder.note_lag(bound_s)
+    shedder.note_beat(bound_s)
     for factor in factors:
-        shedder.note_lag(bound_s * factor)
+        shedder.note_beat(bound_s * factor)
         assert shedder.refuses(priority, num_preparing=0)
-    shedder.note_lag(bound_s * 0.49)
+    shedder.note_beat(bound_s * 0.49)
     assert not shedder.refuses(priority, num_preparing=0)
 
 
