@@ -30,8 +30,8 @@ MAX_ACCOUNTS = 20_000
 class Entry(msgspec.Struct, eq=False, gc=False):
     """A request that was asked for or admitted here. Tokens and cost are the reserved ones until it is closed.
 
-    Not seen by Python's garbage collector, which would scan those of a whole minute and stop the event loop meanwhile.
-    It is not needed: an account is dropped only without entries.
+    Python's garbage collector does not see entries: it would scan all entries of the last minute, and stop the event
+    loop meanwhile. They never need it, because an account is dropped only without entries.
     """
 
     admission: Admission
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     closed_at: float = math.inf
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Account:
     """The account of one scope. The sums cover entries later than `horizon`, which advances at each access."""
 
@@ -76,7 +76,8 @@ class Account:
     registration: int = -1
     """The number of this gateway's registration under which Redis was told that it serves the tenant."""
     alone: "tuple[Account, ...]" = ()
-    """The account itself, as the only one of most requests. The garbage collector would see one for each entry."""
+    """The account itself, for requests with no other scope. A tuple for each of them would be one more object for the
+    garbage collector."""
 
     def forget_before(self, horizon: float) -> None:
         self.horizon = horizon
@@ -246,11 +247,16 @@ class LocalLimiter:
         """The accounts of all scopes, brought up to date, the tenant's first."""
         now = self._clock() if now is None else now
         tenant = self._account(admission.tenant_id, TENANT, now)
-        if not admission.inner_scopes:
-            tenant.alone = tenant.alone or (tenant,)
-            return tenant.alone
-        inner = (self._account(admission.tenant_id, scope.name, now) for scope in admission.inner_scopes)
-        return (tenant, *inner)
+        if admission.inner_scopes:
+            inner = (self._account(admission.tenant_id, scope.name, now) for scope in admission.inner_scopes)
+            accounts = (tenant, *inner)
+        else:
+            accounts = tenant.alone = tenant.alone or (tenant,)
+        if len(self._accounts) > MAX_ACCOUNTS:
+            # Two for each that may be new, so that a crowd's accounts become fewer again.
+            for _ in range(2 * len(accounts)):
+                self._drop_idlest(now, but=accounts)
+        return accounts
 
     def _account(self, tenant_id: UUID, name: str, now: float) -> Account:
         # Keyed by the UUID's number, because hashing a UUID object runs Python code.
@@ -258,20 +264,16 @@ class LocalLimiter:
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(tenant_id.int & 0xFF, deque())
-            if len(self._accounts) > MAX_ACCOUNTS:
-                # Two for each new one, so that a crowd's accounts become fewer again.
-                self._drop_idlest(now)
-                self._drop_idlest(now)
         else:
             self._accounts.move_to_end(key)
         account.forget_before(now - self._window_s)
         return account
 
-    def _drop_idlest(self, now: float) -> None:
+    def _drop_idlest(self, now: float, *, but: tuple[Account, ...]) -> None:
         """Drop the least recently used account without requests under way, if it has none in the window either;
-        otherwise drop none."""
+        otherwise drop none. `but`: accounts about to be used."""
         for key, account in self._accounts.items():
-            if not account.num_live:
+            if not account.num_live and account not in but:
                 account.forget_before(now - self._window_s)
                 if not account.entries:
                     del self._accounts[key]
