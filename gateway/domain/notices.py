@@ -1,7 +1,7 @@
 """Notices of changes through one gateway's admin plane, sent to all other gateways at once through Redis.
 
 A gateway that a notice does not reach, because Redis is away, finds the change when it next reads the database: keys
-and tenants within `keyring.FRESH_S`, the rest within `catalog.REFRESH_S`.
+and tenants within about `keyring.FRESH_S`, the rest within `catalog.REFRESH_S`.
 """
 
 import asyncio

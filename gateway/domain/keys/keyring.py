@@ -27,9 +27,11 @@ _log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 LEAST_PAUSE_S = 0.2
 FRESH_S = 2.0
-"""A revoked key is refused everywhere after this time, as long as the database answers. It counts from
-an answer, which comes late where our loop lags, and is longer than the time to the next answer or to the alarm of a
-silent database. Otherwise requests of known keys would wait, and under overload could not be refused cheaply."""
+"""A revoked key is refused everywhere after this time, as long as the database answers at once.
+
+The time counts from the answer, and ends at the latest twice as long after the question. An answer comes late to an
+event loop that lags. If the time counted from the question, a key would not be fresh until the next answer, its
+requests would wait for that, and under overload they could not be refused cheaply."""
 STALE_S = 600.0
 """How long known keys keep working while the database is away."""
 IDLE_S = 600.0
@@ -234,7 +236,8 @@ class Keyring:
             alarm.cancel()
         self._is_away = False
         # A query that began before `forget` may have read the state before the change.
-        fresh_until = self._clock() + FRESH_S if num_forgotten == self._num_forgotten else _NEVER
+        fresh_until = min(self._clock(), asked_at + FRESH_S) + FRESH_S
+        fresh_until = fresh_until if num_forgotten == self._num_forgotten else _NEVER
         found = set()
         for row in map(KeyFields._make, rows):
             found.add(row.prefix)
@@ -248,7 +251,8 @@ class Keyring:
     def _take(self, row: KeyFields, *, asked_at: float, fresh_until: float) -> None:
         prefix = row.prefix
         entry = self._entries.get(prefix)
-        if entry is not None and entry.read_at > asked_at:
+        # A later question may have been answered before: that the key exists, or that it does not.
+        if (entry is not None and entry.read_at > asked_at) or self._misses.get(prefix, _NEVER) > asked_at:
             return
         if entry is None or entry.row.secret_hash != row.secret_hash:
             self._drop(prefix)

@@ -33,7 +33,7 @@ class _Lookup:
                 _wake(waiter)
 
     async def wait(self, *, within_s: float) -> bool:
-        """Whether the read is over. Raises its error."""
+        """Whether the read has ended by then. Raises its error."""
         if not self.is_over:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
@@ -45,7 +45,7 @@ class _Lookup:
                 timer.cancel()
                 self._waiters.discard(waiter)
         if self._error is not None:
-            # Without the tracebacks of all who raised it before.
+            # Each waiter that raises it would lengthen its traceback.
             raise self._error.with_traceback(None)
         return self.is_over
 

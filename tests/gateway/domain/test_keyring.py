@@ -205,8 +205,7 @@ async def test_a_hanging_database_costs_the_first_request_a_moment_and_the_next_
     await revoke_all(gated.sessions)
     gated.gate.set()
     clock.now += 60
-    async with refreshing(keyring):
-        await eventually(lambda: keyring.known(HEADER) is None)
+    await eventually(lambda: keyring.known(HEADER) is None)
     with pytest.raises(Unauthenticated):
         await keyring.authenticate(HEADER)
 
@@ -225,6 +224,28 @@ async def test_a_known_key_stays_known_where_a_busy_event_loop_hears_the_databas
     # The next answer, or the alarm of a silent database, comes sooner than this.
     clock.now += REFRESH_S + AWAY_AFTER_S
     assert keyring.known(HEADER) is not None
+
+
+async def test_an_answer_that_comes_late_does_not_bring_a_revoked_key_back(gated: GatedSessions) -> None:
+    clock = Clock()
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
+    await keyring.authenticate(HEADER)
+    late, at_once = asyncio.Event(), gated.gate
+    gated.gate = late
+    async with refreshing(keyring):
+        await eventually(lambda: gated.num_held)
+        await revoke_all(gated.sessions)
+        gated.gate = at_once
+        clock.now += FRESH_S
+        with pytest.raises(Unauthenticated):
+            await keyring.authenticate(HEADER)
+        num_queries = gated.num_queries
+        late.set()
+        await eventually(lambda: gated.num_held == 0)
+        for _ in range(10):
+            assert keyring.known(HEADER) is None
+            await asyncio.sleep(0)
+        assert gated.num_queries == num_queries
 
 
 async def test_a_change_during_a_reading_is_not_overlooked(gated: GatedSessions) -> None:
