@@ -5,8 +5,9 @@ handled. The other is the number of requests in preparation: read, but not yet s
 a slow store count among these only up to the store's deadline, and the bounds have room for them (2,000 a second for
 0.1 s are 200).
 
-A burst may fill the bound on the second. A queue that stays at its bound only makes every admitted request wait, so
-after `BURST_BEATS` of refusals the bound is half as high (the idea of CoDel, Nichols and Jacobson 2012).
+A burst may fill the bound on the second quantity. Under lasting overload, though, a full queue only makes every
+admitted request wait. So after `BURST_BEATS` of refusals by a loop that lags, the bound is half as high (the idea is
+CoDel's, Nichols and Jacobson 2012). A loop that does not lag waits for others, and has room for the whole bound.
 """
 
 import asyncio
@@ -21,7 +22,9 @@ BEAT_S = 0.05
 BURST_BEATS = 40
 """2 s, or more on a loop that lags. Thousands of streams may open within a burst."""
 _QUIET_BEATS = 10
-"""After so many beats without a refusal, the next one begins a new burst."""
+"""The overload is over after this many beats in a row without a refusal or without lag."""
+_BUSY_LAG_S = 0.01
+"""At this lag the loop is busy all the time: 64 requests at a time lag by 4 to 7 ms, overload by 30 and more."""
 _UNKNOWN = len(PRIORITY_CLASSES) - 1
 RETRY_AFTER_S = (1, 2, 3)
 """One of these is chosen at random, so that clients refused together do not come back together."""
@@ -34,8 +37,8 @@ class Bounds:
     lag_s: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1, 1.0)
     """A class is refused once the lag reaches its value, until the lag falls below half of it."""
     preparing: tuple[int, ...] = (600, 500, 400, 300, 2400)
-    """A class is refused from this many requests in preparation, after a burst from half as many. At 0.3 ms each, 600
-    are 0.2 s of work, during which the loop iterates several times."""
+    """A class is refused from this many requests in preparation; under lasting overload, from half as many. At 0.3 ms
+    each, 600 are 0.2 s of work, during which the loop iterates several times."""
 
 
 class LoopLag:
@@ -56,23 +59,26 @@ class Shedder:
         self._bounds = bounds
         self._is_lagging = [False] * len(bounds.lag_s)
         self._preparing = list(bounds.preparing)
-        self._quiet_beats = [_QUIET_BEATS] * len(bounds.preparing)
-        self._refusing_beats = [0] * len(bounds.preparing)
+        self._has_refused = [False] * _UNKNOWN
+        self._quiet_beats = [_QUIET_BEATS] * _UNKNOWN
+        self._busy_beats = [0] * _UNKNOWN
 
     def note_beat(self, lag_s: float) -> None:
         for index, bound_s in enumerate(self._bounds.lag_s):
             self._is_lagging[index] = lag_s >= (bound_s / 2 if self._is_lagging[index] else bound_s)
-        is_standing = False
+        is_lasting = False
         for index in range(_UNKNOWN):
-            is_quiet = self._quiet_beats[index] >= _QUIET_BEATS
-            self._quiet_beats[index] += 1
-            self._refusing_beats[index] = 0 if is_quiet else self._refusing_beats[index] + 1
+            is_busy = self._has_refused[index] and lag_s >= _BUSY_LAG_S
+            self._has_refused[index] = False
+            self._quiet_beats[index] = 0 if is_busy else self._quiet_beats[index] + 1
+            self._busy_beats[index] = self._busy_beats[index] + 1 if self._quiet_beats[index] < _QUIET_BEATS else 0
             # Also for all lower classes, which must not be refused after this one.
-            is_standing = is_standing or self._refusing_beats[index] > BURST_BEATS
-            self._preparing[index] = self._bounds.preparing[index] // (2 if is_standing else 1)
+            is_lasting = is_lasting or self._busy_beats[index] > BURST_BEATS
+            self._preparing[index] = self._bounds.preparing[index] // (2 if is_lasting else 1)
 
     def note_refusal(self, index: int) -> None:
-        self._quiet_beats[index] = 0
+        if index < _UNKNOWN:
+            self._has_refused[index] = True
 
     def refuses(self, index: int, *, num_preparing: int) -> bool:
         return self._is_lagging[index] or num_preparing >= self._preparing[index]

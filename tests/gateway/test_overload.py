@@ -34,9 +34,11 @@ def num_refusals(metrics: Metrics, name: str) -> float:
     return samples["tiergate_overload_refusals_total", (("class", name),)]
 
 
-@given(st.lists(LATENESS_S), st.integers(0, 2000), st.lists(st.sampled_from(PRIORITIES)), st.integers(0, 60))
+@given(
+    st.lists(LATENESS_S), st.integers(0, 2000), st.lists(st.sampled_from(PRIORITIES)), st.integers(0, 60), LATENESS_S
+)
 def test_a_class_is_never_refused_before_a_lower_one(
-    beats: list[float], num_preparing: int, refusals: list[int], num_rounds: int
+    beats: list[float], num_preparing: int, refusals: list[int], num_rounds: int, round_lag_s: float
 ) -> None:
     lag, shedder = LoopLag(), Shedder(Bounds())
     for lateness_s in beats:
@@ -45,37 +47,47 @@ def test_a_class_is_never_refused_before_a_lower_one(
     for _ in range(num_rounds):
         for priority in refusals:
             shedder.note_refusal(priority)
-        shedder.note_beat(lag.lag_s)
+        shedder.note_beat(round_lag_s)
     refused = [shedder.refuses(priority, num_preparing=num_preparing) for priority in PRIORITIES]
     assert refused == sorted(refused)
     # Whoever has shown no key may be enterprise.
     assert not shedder.refuses(len(PRIORITY_CLASSES) - 1, num_preparing=num_preparing) or all(refused)
 
 
-def test_a_burst_may_fill_the_bound_and_a_queue_that_stays_half_of_it() -> None:
+def refused_from(shedder: Shedder) -> list[int]:
+    """The number in preparation from which each class is refused."""
+    counts = range(5000)
+    return [
+        next(n for n in counts if shedder.refuses(index, num_preparing=n)) for index in range(len(PRIORITY_CLASSES))
+    ]
+
+
+def refuse(shedder: Shedder, priority: int, *, beats: int, every: int = 1, lag_s: float = 0.03) -> None:
+    """Go on for so many beats, with a refusal in one of `every`."""
+    for beat in range(beats):
+        if beat % every == 0:
+            shedder.note_refusal(priority)
+        shedder.note_beat(lag_s)
+
+
+def test_a_burst_may_fill_the_bound_and_lasting_overload_half_of_it() -> None:
     shedder, bounds = Shedder(Bounds()), Bounds().preparing
+    refuse(shedder, 1, beats=BURST_BEATS)
+    assert refused_from(shedder) == list(bounds)
+    # A moment without refusals does not begin another burst.
+    refuse(shedder, 1, beats=10, every=5)
+    assert refused_from(shedder) == [bounds[0], *(bound // 2 for bound in bounds[1:4]), bounds[4]]
 
-    def refused_from(priority: int) -> int:
-        return next(count for count in range(5000) if shedder.refuses(priority, num_preparing=count))
 
-    def go_on(*, beats: int, gap: int = 1) -> None:
-        for beat in range(beats):
-            if beat % gap == 0:
-                shedder.note_refusal(1)
-            shedder.note_beat(0.0)
-
-    go_on(beats=BURST_BEATS)
-    assert [refused_from(priority) for priority in range(5)] == list(bounds)
-    # A moment without refusals does not make it another burst.
-    go_on(beats=10, gap=5)
-    assert [refused_from(priority) for priority in range(5)] == [
-        bounds[0], bounds[1] // 2, bounds[2] // 2, bounds[3] // 2, bounds[4]
-    ]  # fmt: skip
-    for _ in range(20):
-        shedder.note_beat(0.0)
-    assert [refused_from(priority) for priority in range(5)] == list(bounds)
-    go_on(beats=BURST_BEATS)
-    assert refused_from(1) == bounds[1]
+@pytest.mark.parametrize(("every", "lag_s"), [(1, 0.005), (1000, 0.03)], ids=["it waits for others", "refuses nobody"])
+def test_a_loop_that_has_caught_up_has_room_for_the_whole_bound(every: int, lag_s: float) -> None:
+    shedder, bounds = Shedder(Bounds()), Bounds().preparing
+    refuse(shedder, 0, beats=2 * BURST_BEATS)
+    assert refused_from(shedder)[0] == bounds[0] // 2
+    refuse(shedder, 0, beats=20, every=every, lag_s=lag_s)
+    assert refused_from(shedder) == list(bounds)
+    refuse(shedder, 0, beats=BURST_BEATS)
+    assert refused_from(shedder) == list(bounds)
 
 
 @given(st.lists(LATENESS_S))
