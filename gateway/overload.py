@@ -19,8 +19,8 @@ from gateway.http.errors import Saturated
 from gateway.metrics import PRIORITY_CLASSES, Metrics
 
 BEAT_S = 0.05
-BURST_BEATS = 40
-"""2 s, or more on a loop that lags. Thousands of streams may open within a burst."""
+BURST_BEATS = 20
+"""1 s, or 2 on a loop that lags by as much as a beat."""
 _QUIET_BEATS = 10
 """The overload is over after this many beats in a row without a refusal or without lag."""
 _BUSY_LAG_S = 0.01
