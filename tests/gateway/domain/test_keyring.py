@@ -290,7 +290,7 @@ async def test_one_query_serves_all_who_ask_for_one_key(gated: GatedSessions) ->
 async def test_a_flood_of_unknown_keys_delays_a_new_one_by_few_queries_and_known_ones_not_at_all(
     gated: GatedSessions,
 ) -> None:
-    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER))
+    keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=Clock())
     await keyring.authenticate(HEADER)
     new = await add_key(gated.sessions)
     gated.num_queries = 0
