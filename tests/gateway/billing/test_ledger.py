@@ -19,6 +19,7 @@ from gateway.limits.local import LocalLimiter
 from gateway.metering.folders import OwnedFolder, create_folder
 from gateway.metering.journal import JOURNAL_FILE, Journal, encode_event
 from gateway.metering.queries import UsageQueries
+from tests.support.clocks import Clock
 from tests.support.events import make_event
 from tests.support.limiters import KnownLedger, admission
 from tests.support.tiers import make_tier
@@ -176,13 +177,6 @@ async def test_clickhouse_that_cannot_be_asked_is_an_error(tmp_path: Path) -> No
     with pytest.raises(LedgerAway):
         await UsageLedger(queries, data_dir=tmp_path, has_clickhouse=True, written=at_once).used(TENANT, "tenant", NOW)
     await queries.close()
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class SlowLedger(KnownLedger):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,24 +14,18 @@ from gateway.domain.keys.lookups import BATCH, MAX_READERS
 from gateway.domain.keys.queries import keys_of
 from gateway.domain.keys.secret import hash_key, is_same_hash, lookup_prefix, make_key
 from gateway.domain.keys.service import bootstrap_admin_key, make_admin_key
+from gateway.domain.principal import Principal
 from gateway.domain.tenants.service import tenants_visible_to
 from gateway.http.errors import Forbidden, Unauthenticated, Unavailable
 from gateway.main import end_tasks
 from gateway.peppers import Peppers
+from tests.support.clocks import Clock
 from tests.support.gated_sessions import GatedSessions
 from tests.support.gateways import ADMIN_KEY, copy_database, eventually
 
 HEADER = f"Bearer {ADMIN_KEY}"
 PEPPER = "pepper-of-the-tests"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -62,6 +55,16 @@ async def revoke_all(sessions: Sessions) -> None:
     async with sessions.begin() as session:
         for key in await session.scalars(keys_of(None)):
             key.revoked_at = NOW
+
+
+async def held_reading(keyring: Keyring, gated: GatedSessions, clock: Clock) -> "asyncio.Task[Principal]":
+    """A key is read again because it is no longer fresh; the database has executed the query, and its result waits."""
+    await keyring.authenticate(HEADER)
+    clock.now += FRESH_S
+    gated.gate.clear()
+    reading = asyncio.create_task(keyring.authenticate(HEADER))
+    await eventually(lambda: gated.num_held)
+    return reading
 
 
 async def break_database(sessions: Sessions) -> None:
@@ -213,11 +216,7 @@ async def test_a_hanging_database_costs_the_first_request_a_moment_and_the_next_
 async def test_a_known_key_stays_known_where_a_busy_event_loop_hears_the_database_late(gated: GatedSessions) -> None:
     clock = Clock()
     keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
-    await keyring.authenticate(HEADER)
-    clock.now += FRESH_S
-    gated.gate.clear()
-    reading = asyncio.create_task(keyring.authenticate(HEADER))
-    await eventually(lambda: gated.num_held)
+    reading = await held_reading(keyring, gated, clock)
     clock.now += FRESH_S - 0.1
     gated.gate.set()
     await reading
@@ -252,11 +251,7 @@ async def test_an_answer_that_comes_late_does_not_bring_a_revoked_key_back(gated
 async def test_a_change_during_a_reading_is_not_overlooked(gated: GatedSessions) -> None:
     clock = Clock()
     keyring = Keyring(gated.as_sessions(), peppers=Peppers(PEPPER), clock=clock)
-    await keyring.authenticate(HEADER)
-    clock.now += FRESH_S
-    gated.gate.clear()
-    reading = asyncio.create_task(keyring.authenticate(HEADER))
-    await eventually(lambda: gated.num_held)
+    reading = await held_reading(keyring, gated, clock)
     await revoke_all(gated.sessions)
     keyring.forget()
     gated.gate.set()

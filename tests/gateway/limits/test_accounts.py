@@ -1,6 +1,5 @@
 """What a gateway keeps of each scope: bounded in number, and never dropped while it is in use."""
 
-from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
@@ -8,19 +7,12 @@ import pytest
 from gateway.domain.limits import LimitScope
 from gateway.limits import local
 from gateway.limits.local import LocalLimiter
+from tests.support.clocks import Clock
 from tests.support.limiters import admission
 from tests.support.tiers import make_tier
 
 WINDOW_S = 60.0
 MAX_ACCOUNTS = 4
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -4,19 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits.availability import ANSWERS_TO_RETURN, CALM_S, LATE_IN_A_ROW, PAUSE_S, Availability
+from tests.support.clocks import Clock
 
 NUM_CONNECTIONS = 2
 events = st.lists(
     st.sampled_from(["answer", "late", "silence", "lost", "one left", "all there", "return", "wait"]),
     max_size=60,
 )
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def play(availability: Availability, clock: Clock, event: str) -> None:
